@@ -28,16 +28,16 @@ def subtract_usage(node: NodeInfo, usages: Iterable[ForeignUsage]) -> NodeInfo:
     if not usages:
         return node
     ids = frozenset[str]().union(*(usage.gpus for usage in usages))
-    whole = node.allocatable
-    counts = dict(whole.gpus)
+    allocatable = node.allocatable
+    counts = dict(allocatable.gpus)
     free_gpus = []
     for gpu in node.gpus:
         if ids.isdisjoint((gpu.id, *gpu.formerly)):
             free_gpus.append(gpu)
         else:
             counts[gpu.model] = max(0, counts.get(gpu.model, 0) - 1)
-    cpu_milli = max(0, whole.cpu_milli - sum(usage.cpu_milli for usage in usages))
-    memory_bytes = max(0, whole.memory_bytes - sum(usage.memory_bytes for usage in usages))
+    cpu_milli = max(0, allocatable.cpu_milli - sum(usage.cpu_milli for usage in usages))
+    memory_bytes = max(0, allocatable.memory_bytes - sum(usage.memory_bytes for usage in usages))
     return replace(node, allocatable=Amounts(cpu_milli, memory_bytes, counts), gpus=tuple(free_gpus))
 
 

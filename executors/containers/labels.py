@@ -59,10 +59,10 @@ def key_of(labels: Mapping[str, str]) -> ReplicaKey | None:
         return None
 
 
-def databases(found: Iterable[Mapping[str, str] | None]) -> dict[AttemptId, str]:
+def databases(label_sets: Iterable[Mapping[str, str] | None]) -> dict[AttemptId, str]:
     """Attempt -> id of its database, from the labels of an engine's objects; empty where no label says it."""
     by_attempt: dict[AttemptId, str] = {}
-    for thing_labels in found:
+    for thing_labels in label_sets:
         if thing_labels and thing_labels.get(ATTEMPT):
             attempt_id = AttemptId(thing_labels[ATTEMPT])
             by_attempt[attempt_id] = thing_labels.get(DATABASE) or by_attempt.get(attempt_id, "")

@@ -82,8 +82,8 @@ class DockerEngine:
 
     def image(self, name: str) -> dict[str, Any]:
         """Raises :class:`EngineObjectMissing`."""
-        found: dict[str, Any] = self._ask(lambda client: client.inspect_image(name))  # type: ignore[no-untyped-call]
-        return found
+        image: dict[str, Any] = self._ask(lambda client: client.inspect_image(name))  # type: ignore[no-untyped-call]
+        return image
 
     def pull(self, name: str) -> Iterator[dict[str, Any]]:
         """Pull it; the engine's lines of progress. Raises as all calls do, at the first line or at any later one."""
@@ -99,10 +99,10 @@ class DockerEngine:
 
     def container(self, name: str) -> dict[str, Any] | None:
         try:
-            found: dict[str, Any] = self._ask(lambda client: client.inspect_container(name))
+            container: dict[str, Any] = self._ask(lambda client: client.inspect_container(name))
         except EngineObjectMissing:
             return None
-        return found
+        return container
 
     def create_container(self, body: Mapping[str, Any], name: str) -> str:
         """Its id. Nothing runs yet."""
@@ -182,8 +182,8 @@ class DockerEngine:
 
     def networks(self, labels: Mapping[str, str], name: str | None = None) -> list[dict[str, Any]]:
         filters: dict[str, Any] = {"label": _pairs(labels)}
-        found: list[dict[str, Any]] = self._ask(lambda client: client.networks(filters=filters))
-        return [network for network in found if name is None or network["Name"] == name]
+        networks: list[dict[str, Any]] = self._ask(lambda client: client.networks(filters=filters))
+        return [network for network in networks if name is None or network["Name"] == name]
 
     def create_network(self, body: Mapping[str, Any]) -> None:
         self._ask(lambda client: client.create_network(**body))
@@ -193,8 +193,8 @@ class DockerEngine:
 
     def volumes(self, labels: Mapping[str, str] | tuple[str, ...]) -> list[dict[str, Any]]:
         """By labels and their values, or by labels alone."""
-        wanted = list(labels) if isinstance(labels, tuple) else _pairs(labels)
-        answer = self._ask(lambda client: client.volumes(filters={"label": wanted}))
+        label_filters = list(labels) if isinstance(labels, tuple) else _pairs(labels)
+        answer = self._ask(lambda client: client.volumes(filters={"label": label_filters}))
         return list(answer.get("Volumes") or [])
 
     def has_volume(self, name: str) -> bool:

@@ -24,8 +24,8 @@ _NO_LIMIT: Final = re.compile(r"Range of CPUs|[Mm]inimum memory limit|exceed")
 def not_created(error: EngineError, order: ReplicaOrder, image: str) -> ExecutorError:
     """Why a replica could not be created or started."""
     message, role = error.message, order.key.role
-    if found := _NO_SOURCE.search(message):
-        return _no_source(order, found.group(1))
+    if match := _NO_SOURCE.search(message):
+        return _no_source(order, match.group(1))
     if _FULL.search(message):
         return ExecutorTryAgain("The disk of the Docker engine's machine is full; free space there. It is tried again.")
     if _NO_ADDRESSES.search(message):
@@ -39,17 +39,17 @@ def not_created(error: EngineError, order: ReplicaOrder, image: str) -> Executor
             "toolkit.",
             field=f"roles.{role}.resources.gpus",
         )
-    if found := _NO_DEVICE.search(message):
-        return ExecutorTryAgain(f"A GPU of this replica does not answer ({found.group(1)}). It is tried again.")
+    if match := _NO_DEVICE.search(message):
+        return ExecutorTryAgain(f"A GPU of this replica does not answer ({match.group(1)}). It is tried again.")
     if _OTHER_ARCHITECTURE.search(message):
         return ExecutorRefused(
             f"Image {image} is made for another kind of processor than the engine's machine has; build it for that "
             "one.",
             field=f"roles.{role}.image",
         )
-    if found := _NO_USER.search(message):
+    if match := _NO_USER.search(message):
         return ExecutorRefused(
-            f"Image {image} has the USER {found.group(1)}, which does not exist in it; correct its USER.",
+            f"Image {image} has the USER {match.group(1)}, which does not exist in it; correct its USER.",
             field=f"roles.{role}.image",
         )
     if isinstance(error, EngineObjectMissing):  # the image, or the network: taken away since we looked

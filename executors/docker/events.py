@@ -69,8 +69,8 @@ class EngineEvents:
                     lambda: self._changed or self._is_stopping, min(pause_s, max(0, end - time.monotonic()))
                 )
                 if self._changed or self._is_stopping:
-                    found, self._changed = frozenset(self._changed), set()
-                    return found
+                    changed, self._changed = frozenset(self._changed), set()
+                    return changed
             if time.monotonic() >= end:
                 return frozenset()
             begin = time.monotonic()
@@ -91,10 +91,10 @@ class EngineEvents:
             self._thread.join(5.0)
 
     def _listen(self) -> None:
-        wanted = {"type": ["container"], "event": list(_EVENTS), "label": [f"{labels.INSTANCE}={self._instance}"]}
+        filters = {"type": ["container"], "event": list(_EVENTS), "label": [f"{labels.INSTANCE}={self._instance}"]}
         while not self._is_stopping:
             try:
-                self._stream = self._engine.events(wanted)
+                self._stream = self._engine.events(filters)
                 for event in self._stream:
                     actor = event.get("Actor") or {}
                     if event.get("Action") == "die":

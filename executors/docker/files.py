@@ -47,8 +47,8 @@ def runtime_members(archive: bytes) -> bytes:
         with tarfile.open(fileobj=out, mode="w", format=tarfile.GNU_FORMAT) as target:
             target.addfile(_folder("trainmaster", Owner(0), 0o755))
             for member in source:
-                _, _, rest = member.name.partition("/")
-                member.name = f"{top}/{rest}" if rest else top
+                _, _, below = member.name.partition("/")
+                member.name = f"{top}/{below}" if below else top
                 member.uid = member.gid = 0
                 member.uname = member.gname = ""
                 target.addfile(member, source.extractfile(member) if member.isfile() else None)

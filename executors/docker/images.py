@@ -202,7 +202,7 @@ class RuntimeFiles:
     def _tidy(self) -> None:
         """Remove what a process left that died while it was here."""
         oldest = time.time() - _ABANDONED_AFTER_S  # noqa: TID251 - compared with the engine's clock
-        for found in self._engine.containers({labels.INSTANCE: self._instance}):
-            if _SOURCE in found["Labels"] and found["Created"] < oldest:
+        for container in self._engine.containers({labels.INSTANCE: self._instance}):
+            if _SOURCE in container["Labels"] and container["Created"] < oldest:
                 with contextlib.suppress(EngineError):
-                    self._engine.remove_container(found["Id"])
+                    self._engine.remove_container(container["Id"])

@@ -59,7 +59,7 @@ def is_live_and_foreign(summary: Mapping[str, Any], database_id: str) -> bool:
 def read_usage(container: Mapping[str, Any]) -> ForeignUsage:
     """The resources of a replica's container, as :mod:`executors.docker.render` requested them."""
     host, own = container["HostConfig"], container["Config"].get("Labels") or {}
-    gpus = {gpu for wanted in host.get("DeviceRequests") or () for gpu in wanted.get("DeviceIDs") or ()}
+    gpus = {gpu for request in host.get("DeviceRequests") or () for gpu in request.get("DeviceIDs") or ()}
     # Containers of a version without this label: only the limit is known.
     memory_bytes = int(own.get(MEMORY) or host.get("Memory") or 0)
     return ForeignUsage(int(host.get("CpuShares") or 0) * 1000 // 1024, memory_bytes, frozenset(gpus))
@@ -75,10 +75,10 @@ def find_gpus(engine: DockerEngine) -> Callable[[], tuple[Gpu, ...]]:
 
 def parse_gpus(text: str) -> tuple[Gpu, ...]:
     """GPUs that an administrator lists, as ``<UUID or index>=<model>:<GiB>,…``. Raises ``ValueError``."""
-    found = []
+    gpus = []
     for part in filter(None, (word.strip() for word in text.split(","))):
         match = _GPU.fullmatch(part)
         if match is None:
             raise ValueError(f"{part!r} is not <UUID or index>=<model>:<GiB>, such as 0=NVIDIA A100:80")
-        found.append(Gpu(match.group(1), normal_model(match.group(2).strip()), int(match.group(3)) * 2**30))
-    return tuple(found)
+        gpus.append(Gpu(match.group(1), normal_model(match.group(2).strip()), int(match.group(3)) * 2**30))
+    return tuple(gpus)

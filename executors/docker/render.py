@@ -145,12 +145,12 @@ def _shm_bytes(order: ReplicaOrder, settings: ContainerSettings) -> int:
 
 
 def _mounts(order: ReplicaOrder, settings: ContainerSettings) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
+    mounts: list[dict[str, Any]] = []
     if order.code_digest is not None:
         # An empty folder over what the image has there, on the disk and gone with the container.
         options = {"NoCopy": True, "Labels": labels.attempt_labels(settings.instance, order)}
-        found.append({"Type": "volume", "Target": paths.WORK, "VolumeOptions": options})
-    return found + [_mount(mount, order, settings) for mount in order.mounts]
+        mounts.append({"Type": "volume", "Target": paths.WORK, "VolumeOptions": options})
+    return mounts + [_mount(mount, order, settings) for mount in order.mounts]
 
 
 def _mount(mount: MountOrder, order: ReplicaOrder, settings: ContainerSettings) -> dict[str, Any]:
@@ -160,8 +160,8 @@ def _mount(mount: MountOrder, order: ReplicaOrder, settings: ContainerSettings) 
     device = str(PurePosixPath(str(config["path"])) / path)
     options = [f"addr={config['server']}", "ro" if mount.read_only else "rw"]
     options += [str(config["options"])] if config.get("options") else []
-    wanted = {"type": "nfs", "o": ",".join(options), "device": f":{device}"}
-    mark = hashlib.sha256(repr(sorted(wanted.items())).encode()).hexdigest()[:12]
+    driver_options = {"type": "nfs", "o": ",".join(options), "device": f":{device}"}
+    mark = hashlib.sha256(repr(sorted(driver_options.items())).encode()).hexdigest()[:12]
     return {
         "Type": "volume",
         "Source": names.fit(f"{order.key.attempt_id}-nfs-{mark}"),
@@ -170,7 +170,7 @@ def _mount(mount: MountOrder, order: ReplicaOrder, settings: ContainerSettings) 
         "VolumeOptions": {
             "NoCopy": True,
             "Labels": labels.attempt_labels(settings.instance, order),
-            "DriverConfig": {"Name": "local", "Options": wanted},
+            "DriverConfig": {"Name": "local", "Options": driver_options},
         },
     }
 

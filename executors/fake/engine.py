@@ -177,7 +177,7 @@ class FakeEngine:
     def nodes(self, database_id: str = "") -> Sequence[NodeInfo]:
         with self._lock:
             self._apply_due_events()
-            others = [
+            foreign = [
                 (
                     r.order.node,
                     ForeignUsage(r.order.request.cpu_milli, r.order.request.memory_bytes, frozenset(r.order.gpus)),
@@ -186,7 +186,7 @@ class FakeEngine:
                 if r.is_live and database_id and r.order.database_id not in ("", database_id)
             ]
             return tuple(
-                subtract_usage(node, [usage for name, usage in others if name == node.name])
+                subtract_usage(node, [usage for name, usage in foreign if name == node.name])
                 for node in self._nodes.values()
             )
 

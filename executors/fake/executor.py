@@ -51,8 +51,8 @@ class SeededFaults:
     def __call__(self, call: str, subject: str) -> InjectedFault:  # noqa: ARG002 - the protocol's shape
         if not self.is_on:
             return InjectedFault.NONE
-        rest = max(0.0, 1.0 - sum(self._weights))
-        return self._random.choices([*self._fates, InjectedFault.NONE], [*self._weights, rest])[0]
+        remainder = max(0.0, 1.0 - sum(self._weights))
+        return self._random.choices([*self._fates, InjectedFault.NONE], [*self._weights, remainder])[0]
 
 
 T = TypeVar("T")

@@ -137,22 +137,22 @@ class PodCache:
 
     def fresh(self, attempt_id: AttemptId) -> tuple[Json, ...]:
         """The attempt's pods by a consistent list from the API server: a pod that is not in it is gone."""
-        wanted = labels.selector(self._instance, attempt_id)
-        params = {"labelSelector": ",".join(f"{key}={value}" for key, value in wanted.items())}
+        selector = labels.selector(self._instance, attempt_id)
+        params = {"labelSelector": ",".join(f"{key}={value}" for key, value in selector.items())}
         for is_last in (False, True):
-            version, found = "", []
+            version, pods = "", []
             try:
                 for page in self._cluster.list_pages(path("pods", self._home), params, limit=self._page):
                     version = version or page["metadata"]["resourceVersion"]
-                    found += page["items"]
+                    pods += page["items"]
                 break
             except Gone:
                 if is_last:
                     raise
         with self._changed:
-            for pod in found:
+            for pod in pods:
                 self._put(pod)
-            listed = {pod["metadata"]["uid"] for pod in found}
+            listed = {pod["metadata"]["uid"] for pod in pods}
             for uid, pod in list(self._own.get(attempt_id, {}).items()):
                 if uid not in listed and _version(pod) <= int(version):
                     self._forget(uid)

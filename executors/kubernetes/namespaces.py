@@ -67,13 +67,13 @@ class Namespaces:
         """
         if not self._options.is_per_project:
             return frozenset({self._options.namespace})
-        found = {str(pod["metadata"]["namespace"]) for pod in pods}
-        if not found:
-            wanted = labels.selector(self._options.instance, attempt_id)
-            query = {"labelSelector": ",".join(f"{key}={value}" for key, value in wanted.items())}
+        names = {str(pod["metadata"]["namespace"]) for pod in pods}
+        if not names:
+            selector = labels.selector(self._options.instance, attempt_id)
+            query = {"labelSelector": ",".join(f"{key}={value}" for key, value in selector.items())}
             for page in self._cluster.list_pages(path("services"), query):
-                found |= {str(item["metadata"]["namespace"]) for item in page["items"]}
-        return frozenset(found)
+                names |= {str(item["metadata"]["namespace"]) for item in page["items"]}
+        return frozenset(names)
 
     def ensure(self, order: ReplicaOrder) -> str:
         """The order's namespace, which is there and admits its pod as far as that is ours to say. Asks the server once.
@@ -105,10 +105,10 @@ class Namespaces:
 
     def _make(self, namespace: str, project: str, level: str) -> str:
         """The level that the namespace admits now: at least ``level``, where that is ours to say."""
-        found = self._find(namespace) or self._create(namespace, project, level)
-        if found.get("status", {}).get("phase") == "Terminating":
+        existing = self._find(namespace) or self._create(namespace, project, level)
+        if existing.get("status", {}).get("phase") == "Terminating":
             raise ExecutorTryAgain(f"Namespace {namespace} is being deleted; it is made again when it is gone.")
-        own = found["metadata"].get("labels") or {}
+        own = existing["metadata"].get("labels") or {}
         if own.get(labels.INSTANCE) != self._options.instance or own.get(_AUTO_LEVEL) != AUTO:
             return LEVELS[-1]  # its owner decides: the API server refuses a pod that needs more
         current = own.get(_ENFORCE, LEVELS[-1])

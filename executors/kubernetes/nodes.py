@@ -219,9 +219,9 @@ def _memory(resource: str, own: Mapping[str, str]) -> int:
 def _places(own: Mapping[str, str], rules: NodeRules) -> dict[str, str]:
     places = {}
     for place, keys in ((RACK, (RACK, *rules.rack_labels)), (ZONE, _ZONE_LABELS)):
-        found = next((own[key] for key in keys if own.get(key)), None)
-        if found is not None:
-            places[place] = found
+        name = next((own[key] for key in keys if own.get(key)), None)
+        if name is not None:
+            places[place] = name
     return places
 
 

@@ -68,17 +68,17 @@ class Placeholders(PodWriter):
         Raises:
             ExecutorTryAgain: kubelet has not given a device, or the device cannot be identified.
         """
-        wanted = {_render_placeholder(order, self._options)["metadata"]["name"]: order for order in orders}
-        if not wanted:
+        orders_by_name = {_render_placeholder(order, self._options)["metadata"]["name"]: order for order in orders}
+        if not orders_by_name:
             return {}
         if self._options.is_per_project:
             self._namespaces.ensure_own()
         end_s = time.monotonic() + _WAIT_S
-        pending = {name: self._ensure(order) for name, order in wanted.items()}
+        pending = {name: self._ensure(order) for name, order in orders_by_name.items()}
         devices: dict[str, str] = {}
         while pending:
             for name, pod in list(pending.items()):
-                device = self._device(pod, wanted[name].node)
+                device = self._device(pod, orders_by_name[name].node)
                 if device is not None:
                     devices[name] = device
                     del pending[name]
@@ -86,7 +86,7 @@ class Placeholders(PodWriter):
                 if time.monotonic() >= end_s:
                     raise ExecutorTryAgain(_why_waits(next(iter(pending.values()))))
                 self._sleep.wait(_STEP_S)
-                pending = {name: self._refetch(pod, wanted[name]) for name, pod in pending.items()}
+                pending = {name: self._refetch(pod, orders_by_name[name]) for name, pod in pending.items()}
         return {order.key: devices[_placeholder_name(order, self._options)] for order in orders}
 
     def release(self, attempt_id: AttemptId) -> None:
@@ -109,18 +109,18 @@ class Placeholders(PodWriter):
     def _ensure(self, order: ReplicaOrder) -> Json:
         """The placeholder, with the mark of the order's attempt on it."""
         mark = _holder_key(order.key.attempt_id)
-        wanted = _render_placeholder(order, self._options)
+        placeholder = _render_placeholder(order, self._options)
         url = path("pods", self._options.namespace)
         for _ in range(_TRIES):
-            wanted["metadata"]["annotations"] |= {mark: self._clock().isoformat()}
+            placeholder["metadata"]["annotations"] |= {mark: self._clock().isoformat()}
             try:
-                made = self._cluster.post(url, wanted)
+                made = self._cluster.post(url, placeholder)
             except ObjectExists:
-                found = self._mark_existing(f"{url}/{wanted['metadata']['name']}", mark)
-                if found is None:
+                existing = self._mark_existing(f"{url}/{placeholder['metadata']['name']}", mark)
+                if existing is None:
                     self._sleep.wait(_STEP_S)
                     continue
-                made = found
+                made = existing
             self._pods.put(made)
             return made
         raise ExecutorTryAgain(f"The GPU on {order.node} that it shares is just being given back.")

@@ -26,16 +26,16 @@ def parse_quantity(text: str | float) -> Decimal:
     Raises:
         ValueError: it is no quantity.
     """
-    whole = str(text).strip()
+    text_value = str(text).strip()
     for length in (2, 1):
-        factor = _SUFFIXES.get(whole[-length:])
+        factor = _SUFFIXES.get(text_value[-length:])
         if factor is not None:
-            whole = whole[:-length]
+            text_value = text_value[:-length]
             break
     else:
         factor = Decimal(1)
     try:
-        return Decimal(whole) * factor
+        return Decimal(text_value) * factor
     except InvalidOperation as error:
         raise ValueError(f"{text!r} is no quantity; write one like 100m or 2Gi") from error
 
@@ -100,24 +100,24 @@ def pod_usage(pod: Mapping[str, Any]) -> NodeUsage:
     sidecars = NO_USAGE
     peak = NO_USAGE
     for container in spec.get("initContainers") or ():
-        usage = _requests(container)
+        requests = _requests(container)
         if container.get("restartPolicy") == "Always":
-            sidecars = sidecars.plus(usage)
+            sidecars = sidecars.plus(requests)
             peak = peak.most(sidecars)
         else:
-            peak = peak.most(sidecars.plus(usage))
+            peak = peak.most(sidecars.plus(requests))
     together = _sum(_requests(container) for container in spec["containers"])
-    whole = peak.most(sidecars.plus(together))
+    usage = peak.most(sidecars.plus(together))
     of_pod = (spec.get("resources") or {}).get("requests")
     if of_pod:  # of the pod as a whole (1.34): they take the place of its containers' sums
         pod_level = _amounts(of_pod)
-        whole = NodeUsage(
-            pod_level.cpu_milli if "cpu" in of_pod else whole.cpu_milli,
-            pod_level.memory_bytes if "memory" in of_pod else whole.memory_bytes,
-            whole.devices,
+        usage = NodeUsage(
+            pod_level.cpu_milli if "cpu" in of_pod else usage.cpu_milli,
+            pod_level.memory_bytes if "memory" in of_pod else usage.memory_bytes,
+            usage.devices,
         )
-    whole = whole.plus(_amounts(spec.get("overhead") or {}))
-    return NodeUsage(whole.cpu_milli, whole.memory_bytes, whole.devices, 1)
+    usage = usage.plus(_amounts(spec.get("overhead") or {}))
+    return NodeUsage(usage.cpu_milli, usage.memory_bytes, usage.devices, 1)
 
 
 def without_devices(use: NodeUsage) -> NodeUsage:
@@ -130,12 +130,12 @@ def excess_usage(pod: Mapping[str, Any], main: str) -> NodeUsage:
 
     The planner knows of ``main`` alone.
     """
-    whole = pod_usage(pod)
-    if not whole.pods:
+    usage = pod_usage(pod)
+    if not usage.pods:
         return NO_USAGE
-    rest = whole.plus(planned_usage(pod, main), -1)
+    excess = usage.plus(planned_usage(pod, main), -1)
     return NodeUsage(
-        max(0, rest.cpu_milli), max(0, rest.memory_bytes), {n: c for n, c in rest.devices.items() if c > 0}, 1
+        max(0, excess.cpu_milli), max(0, excess.memory_bytes), {n: c for n, c in excess.devices.items() if c > 0}, 1
     )
 
 
@@ -159,7 +159,7 @@ def _amounts(amounts: Mapping[str, Any]) -> NodeUsage:
 
 
 def _sum(parts: Iterable[NodeUsage]) -> NodeUsage:
-    whole = NO_USAGE
+    total = NO_USAGE
     for part in parts:
-        whole = whole.plus(part)
-    return whole
+        total = total.plus(part)
+    return total

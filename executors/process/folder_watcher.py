@@ -75,11 +75,11 @@ class FolderWatcher:
         poll.register(self._fd, select.POLLIN)
         # A file that is written and then renamed makes two events, and only the rename counts: wait on after the first.
         while poll.poll(max(0.0, end - time.monotonic()) * 1000):
-            found, is_dying = self._parse_events(self._read())
+            changed, is_dying = self._parse_events(self._read())
             if is_dying:
                 time.sleep(_DYING_S)  # noqa: TID251 - see _DYING_S
-            if found:
-                return found
+            if changed:
+                return changed
         return frozenset()
 
     def _read(self) -> bytes:

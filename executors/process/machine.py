@@ -113,7 +113,7 @@ def find_gpus(nvml: Any = None, *, visible: str | None = None) -> tuple[Gpu, ...
     except nvml.NVMLError:
         return ()
     try:
-        found = []
+        gpus = []
         for index in range(nvml.nvmlDeviceGetCount()):
             try:
                 handle = nvml.nvmlDeviceGetHandleByIndex(index)
@@ -127,10 +127,10 @@ def find_gpus(nvml: Any = None, *, visible: str | None = None) -> tuple[Gpu, ...
             shown = None if visible is None else set(visible.split(","))
             if slices is None:
                 if shown is None or device_names & shown:
-                    found.append(Gpu(_text(uuid), normal_model(_text(name)), int(memory), formerly=(str(index),)))
+                    gpus.append(Gpu(_text(uuid), normal_model(_text(name)), int(memory), formerly=(str(index),)))
                 continue
-            found += [device for device in slices if shown is None or ({*device_names, device.id}) & shown]
-        return tuple(found)
+            gpus += [device for device in slices if shown is None or ({*device_names, device.id}) & shown]
+        return tuple(gpus)
     except nvml.NVMLError:
         return ()
     finally:
@@ -150,15 +150,15 @@ def _slices(nvml: Any, handle: Any) -> tuple[Gpu, ...] | None:
         return None  # an older binding, or a device that cannot be sliced
     if not current:
         return None
-    found = []
+    slices = []
     for number in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
         try:
             device = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number)
             name, uuid = nvml.nvmlDeviceGetName(device), nvml.nvmlDeviceGetUUID(device)
-            found.append(Gpu(_text(uuid), normal_model(_text(name)), int(nvml.nvmlDeviceGetMemoryInfo(device).total)))
+            slices.append(Gpu(_text(uuid), normal_model(_text(name)), int(nvml.nvmlDeviceGetMemoryInfo(device).total)))
         except nvml.NVMLError:
             continue  # there are fewer than could be
-    return tuple(found)
+    return tuple(slices)
 
 
 def _text(value: str | bytes) -> str:

@@ -25,10 +25,10 @@ class PortRange:
     def parse(cls, text: str) -> PortRange:
         """``20000-29999``."""
         first, _, last = text.partition("-")
-        found = cls(int(first), int(last))
-        if not 1024 <= found.first <= found.last <= 65_535:
+        port_range = cls(int(first), int(last))
+        if not 1024 <= port_range.first <= port_range.last <= 65_535:
             raise ValueError(f"{text!r} is not a range of ports such as 20000-29999")
-        return found
+        return port_range
 
 
 class PortBook:
@@ -43,23 +43,23 @@ class PortBook:
     def allocate(self, count: int, taken: frozenset[int]) -> list[int]:
         """``count`` fresh ports. Raises :class:`ExecutorTryAgain` when there are not so many."""
         with self._cursor() as cursor:
-            found: list[int] = []
+            ports: list[int] = []
             size = self._range.last - self._range.first + 1
             reserved = _kernel_ports(self._range)
             start = cursor[0] if self._range.first <= cursor[0] <= self._range.last else self._range.first
             for step in range(size):
-                if len(found) == count:
+                if len(ports) == count:
                     break
                 port = self._range.first + (start - self._range.first + step) % size
                 if port not in taken and port not in reserved and _is_free(port):
-                    found.append(port)
-            if len(found) < count:
+                    ports.append(port)
+            if len(ports) < count:
                 raise ExecutorTryAgain(
-                    f"{count} ports are needed and {len(found)} are free in {self._range.first}-{self._range.last}; "
+                    f"{count} ports are needed and {len(ports)} are free in {self._range.first}-{self._range.last}; "
                     "end other jobs, or widen TRAINMASTER_PROCESS_PORT_RANGE."
                 )
-            cursor[0] = found[-1] + 1 if found else start
-            return found
+            cursor[0] = ports[-1] + 1 if ports else start
+            return ports
 
     def _beginning(self) -> int:
         """Where a new book begins: elsewhere for each data folder. Two platforms on one machine know nothing of each
@@ -81,13 +81,13 @@ class PortBook:
             os.close(fd)
 
 
-def _kernel_ports(wanted: PortRange) -> range:
+def _kernel_ports(port_range: PortRange) -> range:
     """The ports that the kernel gives to outgoing connections; none of them when they cover the whole range."""
     try:
         first, last = (int(word) for word in _EPHEMERAL.read_text().split())
     except (OSError, ValueError):
         return range(0)
-    return range(0) if first <= wanted.first and wanted.last <= last else range(first, last + 1)
+    return range(0) if first <= port_range.first and port_range.last <= last else range(first, last + 1)
 
 
 def _is_free(port: int) -> bool:

@@ -54,15 +54,15 @@ def send(pid: int, ticks: int, number: int) -> bool:
 
 def marked(mark: str) -> list[tuple[int, int]]:
     """``(pid, start ticks)`` of all live processes whose environment carries ``mark``."""
-    wanted = f"{MARK_VARIABLE}={mark}".encode()
-    found = []
+    variable = f"{MARK_VARIABLE}={mark}".encode()
+    pids = []
     for entry in Path("/proc").iterdir():
         name = entry.name
-        if name.isdigit() and wanted in _read(f"/proc/{name}/environ").split(b"\0"):
+        if name.isdigit() and variable in _read(f"/proc/{name}/environ").split(b"\0"):
             ticks = start_ticks(int(name))
             if ticks is not None:
-                found.append((int(name), ticks))
-    return found
+                pids.append((int(name), ticks))
+    return pids
 
 
 def _read(path: str) -> bytes:

@@ -168,8 +168,8 @@ def list_folder(folder: Path) -> tuple[list[FolderEntry], tuple[str, ...]]:
         UnfitFolder: not a readable folder, or a link to a file outside of it.
     """
     if not folder.is_dir():
-        what = "is not a folder" if folder.exists() else "does not exist"
-        raise UnfitFolder(f"The code folder {folder} {what}: name an existing folder.")
+        problem = "is not a folder" if folder.exists() else "does not exist"
+        raise UnfitFolder(f"The code folder {folder} {problem}: name an existing folder.")
     entries: list[FolderEntry] = []
     skipped: list[str] = []
     for entry in _walk(folder.resolve(), "", [_rules("", DEFAULT_IGNORES)]):
@@ -214,7 +214,7 @@ def _is_ignored(name: str, rules: Sequence[_IgnoreRules], *, is_folder: bool) ->
 
 
 def _own_rules(folder: Path, base: str) -> list[_IgnoreRules]:
-    found = []
+    rules = []
     for name in IGNORE_FILES:
         file = folder / name
         try:
@@ -223,10 +223,10 @@ def _own_rules(folder: Path, base: str) -> list[_IgnoreRules]:
             raise UnfitFolder(f"The ignore file {file} cannot be read; it must be UTF-8 text.") from error
         if lines:
             try:
-                found.append(_rules(base, lines))
+                rules.append(_rules(base, lines))
             except ValueError as error:
                 raise UnfitFolder(f"The ignore file {file} has an invalid pattern: {error}.") from error
-    return found
+    return rules
 
 
 # --- reading the folder ---------------------------------------------------------------------------------------------
@@ -237,12 +237,12 @@ def _walk(root: Path, base: str, rules: list[_IgnoreRules]) -> Iterator[FolderEn
     rules = rules + _own_rules(folder, base)
     try:
         with os.scandir(folder) as scan:
-            found = list(scan)
+            entries = list(scan)
     except OSError as error:
         raise UnfitFolder(
             f"The folder {folder} cannot be read: {error.strerror}; ignore it in {IGNORE_FILE}."
         ) from error
-    for item in found:
+    for item in entries:
         name = base + item.name
         is_folder = item.is_dir(follow_symlinks=False)
         if is_folder and _is_platform_home(Path(item.path)):

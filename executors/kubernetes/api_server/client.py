@@ -352,9 +352,9 @@ class ApiWatch:
             pass  # it has ended by itself
 
     def _lines(self) -> Iterator[bytes]:
-        rest = b""
+        partial_line = b""
         while not self._is_closed and (data := self._response.read1(1 << 18)):
-            *lines, rest = (rest + data).split(b"\n")
+            *lines, partial_line = (partial_line + data).split(b"\n")
             yield from (line for line in lines if line)
 
 

@@ -288,5 +288,5 @@ def _url(pod: Json) -> str:
     return path("pods", pod["metadata"]["namespace"], pod["metadata"]["name"])
 
 
-def _selector(wanted: dict[str, str]) -> str:
-    return ",".join(f"{key}={value}" for key, value in wanted.items())
+def _selector(labels: dict[str, str]) -> str:
+    return ",".join(f"{key}={value}" for key, value in labels.items())

@@ -32,14 +32,14 @@ def read_spec(source: SpecSource) -> Mapping[str, Any]:
     return spec_of_text(read_spec_file(source, "spec"), str(source))
 
 
-def read_spec_file(file: str | Path, what: str) -> str:
-    """The file's text; ``what`` it is, for the message of the error."""
+def read_spec_file(file: str | Path, kind: str) -> str:
+    """The file's text; ``kind``: of file, for the message of the error."""
     try:
         return Path(file).read_text(encoding="utf-8")
     except OSError as error:
-        raise LocalFileProblem(f"The {what} {file} cannot be read: {error.strerror}.") from error
+        raise LocalFileProblem(f"The {kind} {file} cannot be read: {error.strerror}.") from error
     except UnicodeDecodeError as error:
-        raise InvalidSpec(f"The {what} {file} is not UTF-8 text.") from error
+        raise InvalidSpec(f"The {kind} {file} is not UTF-8 text.") from error
 
 
 def spec_of_text(text: str, origin: str) -> Mapping[str, Any]:
@@ -93,11 +93,11 @@ def spec_of_run(
     Args:
         folder: default for the job's name.
     """
-    given: dict[str, Any] = {key: value for key, value in options.items() if value is not None and key != "more"}
+    fields: dict[str, Any] = {key: value for key, value in options.items() if value is not None and key != "more"}
     spec = {
         "name": name_of_folder(Path(folder) if folder is not None else Path()),
         "command": command if isinstance(command, str) else list(command),
-        **{key: list(value) if key == "secrets" else value for key, value in given.items()},
+        **{key: list(value) if key == "secrets" else value for key, value in fields.items()},
     }
     return spec | dict(options.get("more", {}))
 

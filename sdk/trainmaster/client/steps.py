@@ -156,11 +156,11 @@ def poll(
     until_s = None if timeout_s is None else time.monotonic() + timeout_s
     pause_s = _FIRST_POLL_S
     while True:
-        found = yield from read()
-        if is_over(found):
-            return found
+        answer = yield from read()
+        if is_over(answer):
+            return answer
         if until_s is not None and time.monotonic() >= until_s:
-            raise WaitTimedOut(f"{unfinished(found)} after {timeout_s:g} s.")
+            raise WaitTimedOut(f"{unfinished(answer)} after {timeout_s:g} s.")
         yield Pause(pause_s)
         pause_s = min(_MAX_POLL_S, pause_s * 1.5)
 

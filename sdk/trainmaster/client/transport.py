@@ -53,7 +53,7 @@ class EventParser:
     """
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._partial_line = b""
         self._kind = ""
         self._data: list[str] = []
         self._id: str | None = None
@@ -65,8 +65,8 @@ class EventParser:
         Raises:
             ValueError: a line without an end.
         """
-        *lines, self._rest = (self._rest + chunk).split(b"\n")
-        if len(self._rest) > MAX_LINE_BYTES:
+        *lines, self._partial_line = (self._partial_line + chunk).split(b"\n")
+        if len(self._partial_line) > MAX_LINE_BYTES:
             raise ValueError("a line of the stream has no end")
         for raw in lines:
             event = self._take(raw.removesuffix(b"\r").decode("utf-8", errors="replace"))
@@ -158,8 +158,8 @@ class ConnectionSettings:
                 f"No Trainmaster server answers at {self.url}{cause}: start one with `trainmaster up`, or log in to "
                 "another with `trainmaster login URL`."
             )
-        what = "did not answer in time" if isinstance(error, httpx.TimeoutException) else "closed the connection"
-        return ServerUnreachable(f"The Trainmaster server at {self.url} {what}; try again.", is_sent=True)
+        problem = "did not answer in time" if isinstance(error, httpx.TimeoutException) else "closed the connection"
+        return ServerUnreachable(f"The Trainmaster server at {self.url} {problem}; try again.", is_sent=True)
 
 
 def _arguments(request: HttpRequest) -> dict[str, Any]:

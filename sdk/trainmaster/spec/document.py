@@ -213,23 +213,23 @@ class _Reader:
 
     def _sequence(self, path: tuple[str | int, ...], depth: int) -> _Built:
         items: list[Any] = []
-        whole = _Built(items)
+        sequence = _Built(items)
         while not isinstance(event := self._next(), yaml.SequenceEndEvent):
             built = self._node(event, (*path, len(items)), depth + 1)
             items.append(built.value)
-            whole.nodes += built.nodes
-            whole.depth = max(whole.depth, built.depth + 1)
-        return whole
+            sequence.nodes += built.nodes
+            sequence.depth = max(sequence.depth, built.depth + 1)
+        return sequence
 
     def _mapping(self, path: tuple[str | int, ...], depth: int) -> _Built:
         mapping: dict[str, Any] = {}
         merged: dict[str, Any] = {}
-        whole = _Built(mapping)
+        built_mapping = _Built(mapping)
         while not isinstance(event := self._next(), yaml.MappingEndEvent):
             key = self._key(event, path, depth)
             built = self._node(self._next(), (*path, key if key is not None else "?"), depth + 1)
-            whole.nodes += built.nodes + 1
-            whole.depth = max(whole.depth, built.depth + 1)
+            built_mapping.nodes += built.nodes + 1
+            built_mapping.depth = max(built_mapping.depth, built.depth + 1)
             if key == _MERGE and event.implicit[0]:
                 self._merge(event, path, built.value, merged)
             elif key in mapping:
@@ -238,7 +238,7 @@ class _Reader:
                 mapping[key] = built.value
         for key, value in merged.items():
             mapping.setdefault(key, value)
-        return whole
+        return built_mapping
 
     def _key(self, event: Any, path: tuple[str | int, ...], depth: int) -> str | None:
         """The key as text; ``None``, with a mistake added, when the key is not text."""

@@ -123,7 +123,7 @@ _RANGE_HINT: Final = "write it like 2, or {min: 2, max: 4}"
 # --- numbers and switches
 
 
-def _whole(value: Any) -> int:
+def _integer(value: Any) -> int:
     if isinstance(value, float) and not isinstance(value, bool) and value.is_integer() and abs(value) < 2**53:
         return int(value)
     if isinstance(value, bool) or not isinstance(value, int):
@@ -135,7 +135,7 @@ def _whole(value: Any) -> int:
 
 def _count(value: Any) -> int:
     """A count; true means 1, false 0."""
-    return int(value) if isinstance(value, bool) else _whole(value)
+    return int(value) if isinstance(value, bool) else _integer(value)
 
 
 def _flag(value: Any) -> bool:
@@ -348,7 +348,7 @@ def read_replica_range(value: Any) -> tuple[int, int]:
     """``{min: 2, max: 4}`` as (2, 4); raises :class:`FieldError`."""
     if not isinstance(value, Mapping) or set(value) != {"min", "max"}:
         raise FieldError(f"must be a whole number or a range, not {kind_of(value)}", _RANGE_HINT)
-    least, most = (_whole(value[key]) for key in ("min", "max"))
+    least, most = (_integer(value[key]) for key in ("min", "max"))
     if not 1 <= least <= most:
         raise FieldError(f"min is {least} and max is {most}", "min must be at least 1, and at most max")
     return least, most
@@ -363,7 +363,7 @@ def replica_range(limit: int) -> BeforeValidator:
             if most > limit:
                 raise FieldError(f"max must be at most {limit}, not {most}")
             return least, most
-        number = _whole(value)
+        number = _integer(value)
         if not 0 <= number <= limit:
             raise FieldError(f"must be at {'least 0' if number < 0 else f'most {limit}'}, not {number}")
         return number
@@ -389,8 +389,8 @@ def choice(kind: type[StrEnum]) -> BeforeValidator:
     return BeforeValidator(read, json_schema_input_type=kind)
 
 
-whole = BeforeValidator(_whole)
-Whole = Annotated[int, whole]
+integer = BeforeValidator(_integer)
+Integer = Annotated[int, integer]
 Flag = Annotated[bool, BeforeValidator(_flag)]
 CpuQuantity = Annotated[str, BeforeValidator(_cpu, json_schema_input_type=str | int | float)]
 ByteQuantity = Annotated[str, BeforeValidator(_bytes, json_schema_input_type=str | int)]

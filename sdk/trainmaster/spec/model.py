@@ -32,6 +32,7 @@ from trainmaster.spec.fields import (
     GpuModels,
     Gpus,
     Image,
+    Integer,
     LabelKey,
     LabelValue,
     LinePatterns,
@@ -41,10 +42,9 @@ from trainmaster.spec.fields import (
     Seconds,
     Text,
     VolumePath,
-    Whole,
     Words,
     choice,
-    whole,
+    integer,
 )
 from trainmaster.spec.priorities import Priority
 from trainmaster.spec.quantity import parse_bytes, parse_cpu_milli
@@ -116,10 +116,10 @@ class Resources(_Model):
 class RoleSpec(_Model):
     """One role of the gang: ``replicas`` identical replicas."""
 
-    replicas: Whole = Field(
+    replicas: Integer = Field(
         default=1, ge=1, le=MAX_REPLICAS, description="Number of replicas; a chief has at most one.", examples=[2]
     )
-    min_replicas: Annotated[int, Field(ge=1, le=MAX_REPLICAS), whole] | None = Field(
+    min_replicas: Annotated[int, Field(ge=1, le=MAX_REPLICAS), integer] | None = Field(
         default=None,
         description="Makes workers elastic: the gang runs with `min_replicas` to `replicas` workers, and continues "
         "when one is lost.",
@@ -273,7 +273,7 @@ class JobSpec(_Model):
     max_wait: Seconds | None = Field(
         default=None, description="Maximum time in the queue, after which the job expires.", examples=["2d"]
     )
-    max_restarts: Whole = Field(
+    max_restarts: Integer = Field(
         default=3,
         ge=0,
         le=1000,

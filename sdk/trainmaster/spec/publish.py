@@ -26,7 +26,7 @@ def with_fields(text: str) -> str:
     ``Name`` is ``JobSpec``, ``Shorthands``, or a definition of the schema such as ``Resources``.
     """
     schema = spec_json_schema()
-    return _FIELDS.sub(lambda found: f"{found[1]}{_list_fields(schema, found[2])}{found[3]}", text)
+    return _FIELDS.sub(lambda match: f"{match[1]}{_list_fields(schema, match[2])}{match[3]}", text)
 
 
 def _list_fields(schema: dict[str, Any], name: str) -> str:

@@ -106,8 +106,8 @@ def parse_duration_s(value: Any) -> float:
     elif isinstance(value, float):  # such as 1e3 or 1e-05
         seconds = float(value)
     elif raw and match is not None:
-        days, hours, minutes, rest = (float(group or 0) for group in match.groups())
-        seconds = days * 86_400 + hours * 3_600 + minutes * 60 + rest
+        days, hours, minutes, seconds_part = (float(group or 0) for group in match.groups())
+        seconds = days * 86_400 + hours * 3_600 + minutes * 60 + seconds_part
     else:
         raise FieldError(f"{_short(raw)} is not a duration", "write seconds, or like 90s, 30m, 1h30m, 2d")
     if not 0 <= seconds <= MAX_DURATION_S:
@@ -129,10 +129,10 @@ def format_duration(seconds: float) -> str | float:
     return "".join(parts) or "0s"
 
 
-def _written(value: Any, wanted: str) -> str:
+def _written(value: Any, expected: str) -> str:
     """``value`` as text. Rejects bools, which are ints in Python."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise FieldError(f"must be {wanted}")
+        raise FieldError(f"must be {expected}")
     if isinstance(value, int) and value.bit_length() > 64:
         # Python itself refuses to print an int of thousands of digits.
         raise FieldError("is larger than any machine")

@@ -86,13 +86,13 @@ def _elastic(spec: JobSpec) -> Iterator[Violation]:
         if name != _ELASTIC_ROLE:
             yield Violation(where, "only workers can be elastic", "remove it")
             continue
-        others = sorted(set(spec.roles) - _ROLES_WITH_ELASTIC)
-        if others:
+        inelastic = sorted(set(spec.roles) - _ROLES_WITH_ELASTIC)
+        if inelastic:
             yield Violation(
                 where,
-                f"elastic workers train by allreduce, and {', '.join(others)} would not be notified of a change",
+                f"elastic workers train by allreduce, and {', '.join(inelastic)} would not be notified of a change",
                 "remove it; with a ps, `restart: replica` lets a worker return",
-                tuple(("roles", other) for other in others),
+                tuple(("roles", other) for other in inelastic),
             )
         if role.restart is not RestartPolicy.GANG:
             yield Violation(

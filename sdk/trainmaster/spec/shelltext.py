@@ -68,7 +68,7 @@ def reason_words_are_lost(text: str) -> str | None:
         return None
     if _QUOTED_ALL.search(text) and not _FUNCTION.search(text):
         return "in single quotes '$@' is literal text, not the arguments"
-    here = [found.group(2) for found in _HERE.finditer(text)]
+    here = [match.group(2) for match in _HERE.finditer(text)]
     if here and text.rsplit("\n", 1)[-1].strip() in here:
         return f"they would become part of the here-document that ends with {here[-1]}"
     read = _read(text)
@@ -92,11 +92,11 @@ def _elsewhere(text: str, read: _Read) -> str | None:
     last = read.commands[-1]
     program = _program(last)
     if program in _UTILITIES:
-        others = [name for words in read.commands[:-1] if (name := _program(words)) and _takes_parameters(name)]
-        if not others and _VARIABLE not in text:
-            others = [name for words in read.commands for name in _substituted(words)]
-        return f"they would go to {program}, not to {others[-1]}" if others else None
-    functions = {name for found in _FUNCTION.findall(read.plain) for name in found if name}
+        programs = [name for words in read.commands[:-1] if (name := _program(words)) and _takes_parameters(name)]
+        if not programs and _VARIABLE not in text:
+            programs = [name for words in read.commands for name in _substituted(words)]
+        return f"they would go to {program}, not to {programs[-1]}" if programs else None
+    functions = {name for match in _FUNCTION.findall(read.plain) for name in match if name}
     if program in functions and _VARIABLE not in text and not _READS.search(read.plain):
         return f"the function {program} would get them and does not pass them on"
     if program in _SHELLS and reason_list_loses_words(_plain_words(last)):
@@ -141,9 +141,9 @@ def _substituted(words: list[str]) -> Iterator[str]:
         if kind == "quoted":
             continue
         at = 0
-        while found := _SUBSTITUTION.search(piece, at):
-            at = _closed(piece, found.start())
-            inner = piece[found.end() : at].rstrip(")`")
+        while match := _SUBSTITUTION.search(piece, at):
+            at = _closed(piece, match.start())
+            inner = piece[match.end() : at].rstrip(")`")
             for command in _read(inner).commands:
                 yield from _substituted(command)
                 if (name := _program(command)) and _takes_parameters(name):
@@ -152,9 +152,9 @@ def _substituted(words: list[str]) -> Iterator[str]:
 
 def _plain_words(words: list[str]) -> list[str]:
     """``words`` from the program on, without quotes."""
-    found = (at for at, word in enumerate(words) if word not in _OPENINGS and not _ASSIGNMENT.match(word))
+    places = (at for at, word in enumerate(words) if word not in _OPENINGS and not _ASSIGNMENT.match(word))
     try:
-        return shlex.split(" ".join(words[next(found) :]))
+        return shlex.split(" ".join(words[next(places) :]))
     except (ValueError, StopIteration):
         return []
 
@@ -168,25 +168,25 @@ def _program(words: list[str]) -> str | None:
 
 
 def _read(text: str) -> _Read:
-    found = _Read()
+    result = _Read()
     for kind, piece in _pieces(text.replace("\\\n", " ")):
-        found.is_comment = kind == "comment"
+        result.is_comment = kind == "comment"
         if kind == "comment":
             continue
-        found.plain += " ' ' " if kind == "quoted" else piece
+        result.plain += " ' ' " if kind == "quoted" else piece
         if kind == "operator":
-            found.operators.append(piece)
-            found.commands.append([])
+            result.operators.append(piece)
+            result.commands.append([])
         elif kind == "blank":
-            found.commands[-1].append("")
+            result.commands[-1].append("")
         else:
-            words = found.commands[-1]
+            words = result.commands[-1]
             if not words or words[-1] == "":
                 words[-1:] = [piece]
             else:
                 words[-1] += piece
-    found.commands = [[word for word in words if word] for words in found.commands]
-    return found
+    result.commands = [[word for word in words if word] for words in result.commands]
+    return result
 
 
 _PIECE: Final = re.compile(

@@ -18,17 +18,17 @@ from trainmaster.spec.fields import (
     GpuModels,
     Gpus,
     count,
+    integer,
     read_replica_range,
     replica_range,
-    whole,
 )
 
 MAX_PROCESSES: Final = 256
 
 # The bounds precede the parser: otherwise they are missing in the schema of an optional field.
-Processes = Annotated[int, Field(ge=1, le=MAX_PROCESSES), whole]
+Processes = Annotated[int, Field(ge=1, le=MAX_PROCESSES), integer]
 _Count = Annotated[int, Field(ge=0, le=MAX_REPLICAS), count(MAX_REPLICAS)]
-_Replicas = Annotated[int, Field(ge=0, le=MAX_REPLICAS), whole]
+_Replicas = Annotated[int, Field(ge=0, le=MAX_REPLICAS), integer]
 _Workers = Annotated[int | tuple[int, int], replica_range(MAX_REPLICAS)]
 
 
@@ -94,8 +94,8 @@ def expand_keywords(data: dict[str, Any]) -> dict[str, Any]:
     Raises:
         ValueError: shorthands contradict the roles or each other, or pydantic's error for an invalid value.
     """
-    given = {key: value for key, value in data.items() if key in SHORTHAND_NAMES and value is not None}
-    if not given and data.get("roles") is not None:
+    keywords = {key: value for key, value in data.items() if key in SHORTHAND_NAMES and value is not None}
+    if not keywords and data.get("roles") is not None:
         return data
     written = {key: value for key, value in data.items() if key not in SHORTHAND_NAMES}
     roles = written.pop("roles", None)
@@ -110,7 +110,7 @@ def expand_keywords(data: dict[str, Any]) -> dict[str, Any]:
     contract = written.get("contract")
     if isinstance(contract, Contract):
         written["contract"] = contract.value
-    expanded = expand(written, Shorthands.model_validate(given))
+    expanded = expand(written, Shorthands.model_validate(keywords))
     if expanded.violations:
         raise ValueError(
             "; ".join(f"{join_path(violation.path)} {violation.message}" for violation in expanded.violations)

@@ -105,8 +105,8 @@ def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
         case ast.UnaryOp(op=ast.Not(), operand=operand):
             return not _value(operand, names)
         case ast.UnaryOp(op=op, operand=operand):
-            found = _number(_value(operand, names))
-            return -found if isinstance(op, ast.USub) else found
+            number = _number(_value(operand, names))
+            return -number if isinstance(op, ast.USub) else number
         case ast.BoolOp(op=ast.And(), values=values):
             return all(_value(value, names) for value in values)
         case ast.BoolOp(values=values):

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from trainmaster.spec.errors import FieldError
-from trainmaster.spec.fields import Flag, Name, Seconds, Whole, choice, kind_of
+from trainmaster.spec.fields import Flag, Integer, Name, Seconds, choice, kind_of
 from trainmaster.spec.model import JobSpec
 from trainmaster.wire.models import check_alias, check_model_name
 
@@ -178,9 +178,9 @@ class Parameter(_Model):
         if self.min > self.max:
             raise FieldError(f"min is {self.min:g} and max is {self.max:g}", "min must not exceed max")
         if self.scale is not Scale.LINEAR and self.min <= 0:
-            what = "zero" if self.min == 0 else "a negative number"
+            bound = "zero" if self.min == 0 else "a negative number"
             raise FieldError(
-                f"has scale {self.scale.value} and min {self.min:g}, but {what} has no logarithm",
+                f"has scale {self.scale.value} and min {self.min:g}, but {bound} has no logarithm",
                 "write a min above 0, or scale: linear",
             )
         if self.type is ParameterType.INTEGER:
@@ -217,9 +217,9 @@ class Metric(_Model):
 class Budget(_Model):
     """Limits of a study; it ends at the first one reached. ``failed_trials``: maximum number of failed trials."""
 
-    trials: Annotated[Whole, Field(ge=1, le=MAX_TRIALS)] | None = None
-    parallel: Annotated[Whole, Field(ge=1, le=MAX_PARALLEL)] = 1
-    failed_trials: Annotated[Whole, Field(ge=0, le=MAX_TRIALS)] | None = None
+    trials: Annotated[Integer, Field(ge=1, le=MAX_TRIALS)] | None = None
+    parallel: Annotated[Integer, Field(ge=1, le=MAX_PARALLEL)] = 1
+    failed_trials: Annotated[Integer, Field(ge=0, le=MAX_TRIALS)] | None = None
     max_time: Seconds | None = None
     gpu_hours: Annotated[Number, Field(gt=0)] | None = None
 
@@ -239,11 +239,11 @@ class Stopping(_Model):
     """
 
     rule: Annotated[StoppingRule, choice(StoppingRule)]
-    min_steps: Annotated[Whole, Field(ge=0)] = 1
-    min_trials: Annotated[Whole, Field(ge=1)] = 4
-    reduction: Annotated[Whole, Field(ge=2, le=16)] = 3
-    patience: Annotated[Whole, Field(ge=1)] = 10
-    max_steps: Annotated[Whole, Field(ge=1)] | None = None
+    min_steps: Annotated[Integer, Field(ge=0)] = 1
+    min_trials: Annotated[Integer, Field(ge=1)] = 4
+    reduction: Annotated[Integer, Field(ge=2, le=16)] = 3
+    patience: Annotated[Integer, Field(ge=1)] = 10
+    max_steps: Annotated[Integer, Field(ge=1)] | None = None
 
 
 class Fidelity(_Model):
@@ -254,17 +254,17 @@ class Fidelity(_Model):
     """
 
     parameter: Annotated[str, Field(min_length=1, max_length=100)]
-    min: Annotated[Whole, Field(ge=1)]
-    max: Annotated[Whole, Field(ge=1, le=2**53)]
-    reduction: Annotated[Whole, Field(ge=2, le=16)] = 3
+    min: Annotated[Integer, Field(ge=1)]
+    max: Annotated[Integer, Field(ge=1, le=2**53)]
+    reduction: Annotated[Integer, Field(ge=2, le=16)] = 3
 
     @property
     def rungs(self) -> tuple[int, ...]:
         """Budgets of the rungs, from ``min`` to ``max``."""
-        found = [self.min]
-        while found[-1] < self.max:
-            found.append(min(self.max, found[-1] * self.reduction))
-        return tuple(found)
+        rungs = [self.min]
+        while rungs[-1] < self.max:
+            rungs.append(min(self.max, rungs[-1] * self.reduction))
+        return tuple(rungs)
 
 
 class Population(_Model):
@@ -275,7 +275,7 @@ class Population(_Model):
     divided by ``1 + perturb`` or, with probability ``resample`` each, resampled (explore).
     """
 
-    interval: Annotated[Whole, Field(ge=1)]
+    interval: Annotated[Integer, Field(ge=1)]
     quantile: Annotated[Number, Field(ge=0.01, le=0.5)] = 0.25
     perturb: Annotated[Number, Field(gt=0, le=10)] = 0.2
     resample: Annotated[Number, Field(ge=0, le=1)] = 0.25
@@ -315,7 +315,7 @@ class StudySpec(_Model):
     initial: tuple[dict[str, Value], ...] = ()
     warm_start: tuple[str, ...] = ()
     winner: Winner | None = None
-    seed: Annotated[Whole, Field(ge=0, lt=2**31)] | None = None
+    seed: Annotated[Integer, Field(ge=0, lt=2**31)] | None = None
     lost_after: Seconds | None = Field(
         default=None,
         description="Only without a template: time without a report after which a trial expires; default: a day.",

@@ -64,8 +64,8 @@ class Space:
 
     def grid(self) -> Iterator[Point]:
         """All feasible grid points, each once."""
-        found = (self.grid_point(place) for place in range(self.grid_size))
-        return (point for point in found if point is not None)
+        points = (self.grid_point(place) for place in range(self.grid_size))
+        return (point for point in points if point is not None)
 
     @cached_property
     def grid_size(self) -> int:
@@ -95,12 +95,12 @@ class Space:
 
     def of_names(self, names: Iterable[str]) -> Space:
         """The subspace of these parameters and all that they depend on, without constraints."""
-        wanted, left = set[str](), set(names)
+        selected, left = set[str](), set(names)
         while left:
             name = left.pop()
-            wanted.add(name)
-            left |= self.parameters[name].when.keys() - wanted
-        return Space({name: parameter for name, parameter in self.parameters.items() if name in wanted})
+            selected.add(name)
+            left |= self.parameters[name].when.keys() - selected
+        return Space({name: parameter for name, parameter in self.parameters.items() if name in selected})
 
     def written(self, point: Mapping[str, Any]) -> Point:
         """A valid point in canonical form: integers as ``int``, in the order of the parameters."""
@@ -153,15 +153,15 @@ def _shown(value: Any) -> str:
 
 def cycles(parameters: Mapping[str, Parameter]) -> list[list[str]]:
     """Groups of parameters that depend on each other in cycles (strongly connected components), as written."""
-    found: list[list[str]] = []
+    cycles: list[list[str]] = []
     parents = {
         name: [parent for parent in parameter.when if parent in parameters] for name, parameter in parameters.items()
     }
     reachable = {name: _reachable(parents, name) for name in parents}
     for name in parents:
-        if name in reachable[name] and not any(name in cycle for cycle in found):
-            found.append([other for other in parents if other in reachable[name] and name in reachable[other]])
-    return found
+        if name in reachable[name] and not any(name in cycle for cycle in cycles):
+            cycles.append([other for other in parents if other in reachable[name] and name in reachable[other]])
+    return cycles
 
 
 def _reachable(parents: Mapping[str, Sequence[str]], start: str) -> set[str]:
@@ -222,9 +222,9 @@ def value_at(parameter: Parameter, place: float) -> Any:
         if parameter.scale is not Scale.LINEAR:
             is_mirrored = parameter.scale is Scale.REVERSE_LOG
             # Each integer n stands for the interval from n - 0.5 to n + 0.5.
-            found = math.exp(_between(math.log(low - 0.5), math.log(high + 0.5), 1 - place if is_mirrored else place))
-            whole = int(min(high, max(low, round(found))))
-            return int(low + high) - whole if is_mirrored else whole
+            value = math.exp(_between(math.log(low - 0.5), math.log(high + 0.5), 1 - place if is_mirrored else place))
+            nearest = int(min(high, max(low, round(value))))
+            return int(low + high) - nearest if is_mirrored else nearest
         return int(min(high, low + math.floor(place * (high - low + 1))))
     return _on_scale(parameter.scale, low, high, place)
 
@@ -239,8 +239,8 @@ def grid_values(parameter: Parameter) -> tuple[Any, ...]:
     if low == high:
         return (int(low) if parameter.type is ParameterType.INTEGER else low,)
     count = parameter.steps or 1
-    found = [_even(parameter, number / max(1, count - 1)) for number in range(count)]
-    return tuple(dict.fromkeys(found))
+    values = [_even(parameter, number / max(1, count - 1)) for number in range(count)]
+    return tuple(dict.fromkeys(values))
 
 
 def takes(parameter: Parameter, value: Any) -> bool:
@@ -275,20 +275,20 @@ def _strides(dimensions: int) -> tuple[float, ...]:
 def _even(parameter: Parameter, place: float) -> Any:
     """Like ``value_at``, but for ``place`` in [0, 1]."""
     low, high = bounds(parameter)
-    found = _on_scale(parameter.scale, low, high, place)
-    return round(found) if parameter.type is ParameterType.INTEGER else found
+    value = _on_scale(parameter.scale, low, high, place)
+    return round(value) if parameter.type is ParameterType.INTEGER else value
 
 
 def _on_scale(scale: Scale, low: float, high: float, place: float) -> float:
     """The value from ``low`` to ``high`` at ``place``, from 0 to 1 on the scale."""
     match scale:
         case Scale.LINEAR:
-            found = _between(low, high, place)
+            value = _between(low, high, place)
         case Scale.LOG:
-            found = math.exp(_between(math.log(low), math.log(high), place))
+            value = math.exp(_between(math.log(low), math.log(high), place))
         case Scale.REVERSE_LOG:
-            found = low + high - math.exp(_between(math.log(low), math.log(high), 1 - place))
-    return min(high, max(low, found))
+            value = low + high - math.exp(_between(math.log(low), math.log(high), 1 - place))
+    return min(high, max(low, value))
 
 
 def _between(low: float, high: float, place: float) -> float:

@@ -88,8 +88,8 @@ class CallHandler(grpc.GenericRpcHandler):  # type: ignore[misc]
         request = read(method.request, raw)
         if not context.is_active():  # cancelled while it waited for a worker
             raise RpcError(grpc.StatusCode.CANCELLED, "The client cancelled the call.")
-        given = dict(context.invocation_metadata())
-        headers = [(name, given[name]) for name in _FORWARDED if isinstance(given.get(name), str)]
+        metadata = dict(context.invocation_metadata())
+        headers = [(name, metadata[name]) for name in _FORWARDED if isinstance(metadata.get(name), str)]
         remaining_s = context.time_remaining()
         timeout_s = _LONGEST_S if remaining_s is None else max(0.001, min(remaining_s, _LONGEST_S))
         try:

@@ -54,11 +54,11 @@ def ensure(folder: Path, names: Sequence[str], now: datetime) -> bool:
     )
     for builder_key, builder in ((CA, ca), (CERTIFICATE, server)):
         identifier = x509.SubjectKeyIdentifier.from_public_key((ca_key if builder_key == CA else key).public_key())
-        whole = builder.add_extension(identifier, critical=False).add_extension(
+        complete = builder.add_extension(identifier, critical=False).add_extension(
             x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False
         )
         _write(
-            folder / builder_key, whole.sign(ca_key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM), 0o644
+            folder / builder_key, complete.sign(ca_key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM), 0o644
         )
     pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     _write(folder / KEY, pem, 0o600)
@@ -67,17 +67,17 @@ def ensure(folder: Path, names: Sequence[str], now: datetime) -> bool:
 
 def _is_good(folder: Path, names: Sequence[str], now: datetime) -> bool:
     try:
-        found = x509.load_pem_x509_certificate((folder / CERTIFICATE).read_bytes())
+        certificate = x509.load_pem_x509_certificate((folder / CERTIFICATE).read_bytes())
         authority = x509.load_pem_x509_certificate((folder / CA).read_bytes())
-        found.verify_directly_issued_by(authority)
+        certificate.verify_directly_issued_by(authority)
         key = serialization.load_pem_private_key((folder / KEY).read_bytes(), password=None)
-        names_in_certificate = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        names_in_certificate = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except (OSError, ValueError, TypeError, InvalidSignature, x509.ExtensionNotFound):
         return False
     return (
-        key.public_key() == found.public_key()
+        key.public_key() == certificate.public_key()
         and set(names_in_certificate) == {_general(name) for name in names}
-        and found.not_valid_after_utc - now > _RENEWED_BEFORE
+        and certificate.not_valid_after_utc - now > _RENEWED_BEFORE
     )
 
 

@@ -53,20 +53,20 @@ class RpcMethod:
 
 def methods_of(url: str, *, connections: int) -> Mapping[str, RpcMethod]:
     """All methods by path; their calls go to ``url``, with at most ``connections`` connections per service."""
-    found: dict[str, RpcMethod] = {}
+    methods: dict[str, RpcMethod] = {}
     for service, module in SERVICES:
         transports = import_module(f"google.cloud.aiplatform_v1.services.{module}.transports")
-        rest = getattr(transports, f"{service}RestTransport")(host=url, credentials=AnonymousCredentials())
+        rest_transport = getattr(transports, f"{service}RestTransport")(host=url, credentials=AnonymousCredentials())
         for scheme in ("http://", "https://"):
-            rest._session.mount(scheme, HTTPAdapter(pool_maxsize=connections))
+            rest_transport._session.mount(scheme, HTTPAdapter(pool_maxsize=connections))
         for call in _declared(getattr(transports, f"{service}GrpcTransport")):
-            over_rest = getattr(rest, call.name) if call.is_unary else None
-            found[call.path] = RpcMethod(call.path, call.request, over_rest)
+            over_rest = getattr(rest_transport, call.name) if call.is_unary else None
+            methods[call.path] = RpcMethod(call.path, call.request, over_rest)
         if service == "JobService":  # all of them have these
             for name, attribute, request in _OPERATIONS:
                 path = f"/{OPERATIONS}/{name}"
-                found[path] = RpcMethod(path, request, getattr(rest, attribute))
-    return found
+                methods[path] = RpcMethod(path, request, getattr(rest_transport, attribute))
+    return methods
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,13 +128,13 @@ def _declared(kind: Any) -> list[_Declared]:
     transport._logged_channel = recorder
     transport._stubs.clear()
     recorder.take()
-    found = []
+    declared = []
     for name in dir(kind):
         if isinstance(getattr(kind, name), property) and not name.startswith("_"):
             getattr(transport, name)
-            found += [
+            declared += [
                 _Declared(path, name, request, is_unary)
                 for path, request, is_unary in recorder.take()
                 if path.startswith(f"/{PACKAGE}.")
             ]
-    return found
+    return declared

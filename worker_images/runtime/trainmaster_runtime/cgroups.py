@@ -134,9 +134,9 @@ def make_groups(name: str) -> Groups:
     join.
     """
     own_folders = own_groups()
-    found = _make_v2(name, own_folders)
-    if found is not None:
-        return found
+    groups = _make_v2(name, own_folders)
+    if groups is not None:
+        return groups
     paths = {}
     for controller in (*_CONTROLLERS, "unified"):
         folder = own_folders.get(controller)
@@ -149,15 +149,15 @@ def own_groups() -> dict[str, str]:
     """Controller -> folder of the calling process's group; ``unified`` for version 2."""
     where: dict[str, tuple[str, str]] = {}  # controller -> (root inside the hierarchy, mount point)
     for line in _read("/proc/self/mountinfo").splitlines():
-        fields, _, rest = line.partition(" - ")
-        kind, _, options = rest.split(" ", 2)
+        fields, _, tail = line.partition(" - ")
+        kind, _, options = tail.split(" ", 2)
         place = (fields.split(" ")[3], fields.split(" ")[4])
         if kind == "cgroup2":
             where["unified"] = place
         elif kind == "cgroup":
             for option in options.split(" ")[-1].split(","):
                 where[option] = place
-    found = {}
+    folders = {}
     for line in _read("/proc/self/cgroup").splitlines():
         number, controllers, path = line.split(":", 2)
         for controller in ["unified"] if number == "0" else controllers.split(","):
@@ -166,8 +166,8 @@ def own_groups() -> dict[str, str]:
                 # In a container the path may be the host's, and the mount shows a part of it.
                 below = path[len(root) :] if root != "/" and path.startswith(root) else path
                 folder = (point + "/" + below.strip("/")).rstrip("/")
-                found[controller] = folder if os.path.isdir(folder) else point
-    return found
+                folders[controller] = folder if os.path.isdir(folder) else point
+    return folders
 
 
 def own_oom_kills() -> int | None:
@@ -238,13 +238,13 @@ def _make_v2(name: str, own_folders: dict[str, str]) -> Groups | None:
 
 def _and_above(folder: str) -> list[str]:
     """A version 2 group's folder and those of its ancestors, nearest first."""
-    found = []
+    ancestors = []
     while folder:
-        found.append(folder)
+        ancestors.append(folder)
         folder = folder.rpartition("/")[0]
         if not os.path.exists(folder + "/cgroup.procs"):
             break
-    return found
+    return ancestors
 
 
 def _make(folder: str) -> bool:

@@ -19,6 +19,6 @@ def pause(seconds: float) -> None:
 
 def stamp(seconds: float) -> str:
     """RFC 3339 in UTC with microseconds, such as ``2026-11-21T07:00:00.123456Z``."""
-    whole = int(seconds)
-    text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(whole))
-    return "%s.%06dZ" % (text, int((seconds - whole) * 1_000_000))
+    full_seconds = int(seconds)
+    text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(full_seconds))
+    return "%s.%06dZ" % (text, int((seconds - full_seconds) * 1_000_000))

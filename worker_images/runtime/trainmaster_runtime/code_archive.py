@@ -56,17 +56,17 @@ def unpack(path: str, digest: str | None, target: str, reserved: tuple[str, ...]
 
 
 def _check_digest(stream: IO[bytes], digest: str) -> None:
-    found = hashlib.sha256()
+    digest_state = hashlib.sha256()
     while True:
         chunk = stream.read(_CHUNK_BYTES)
         if not chunk:
             break
-        found.update(chunk)
+        digest_state.update(chunk)
     stream.seek(0)
-    if digest != "sha256:" + found.hexdigest():
+    if digest != "sha256:" + digest_state.hexdigest():
         raise ArchiveRefused(
             "The code archive is not the one that was uploaded: its digest is sha256:%s, expected %s; upload it again."
-            % (found.hexdigest(), digest)
+            % (digest_state.hexdigest(), digest)
         )
 
 
@@ -252,11 +252,11 @@ class _Download:
                 return str(error) or type(error).__name__
             if not data:
                 break
-            rest = memoryview(data)
-            while rest:
-                written = os.write(self._fd, rest)
+            remaining = memoryview(data)
+            while remaining:
+                written = os.write(self._fd, remaining)
                 self.size += written
-                rest = rest[written:]
+                remaining = remaining[written:]
             if missing is not None:
                 missing -= len(data)
             wait(0.0)

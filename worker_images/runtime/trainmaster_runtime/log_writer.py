@@ -150,7 +150,7 @@ class LineSplitter:
 
     def __init__(self, prefix: bytes = b"") -> None:
         self._prefix = prefix
-        self._rest = b""
+        self._partial_line = b""
         self._is_shown = False
         self._drawn_at = -_REDRAW_S
 
@@ -160,37 +160,37 @@ class LineSplitter:
         if self._is_shown and data.startswith(b"\n"):
             data = data[1:]  # the second half of \r\n: the line was shown when its first half came
         self._is_shown = False
-        text = self._rest + data
+        text = self._partial_line + data
         parts = text.split(b"\n")
-        self._rest = parts.pop()
+        self._partial_line = parts.pop()
         if b"\r" not in text and not any(len(part) > MAX_LINE_BYTES for part in parts):
             # What nearly all programs print, without a call for each line.
             lines = [self._prefix + part for part in parts] if self._prefix else parts
             parts = []
         for part in parts:
             self._finish(part[:-1] if part.endswith(b"\r") else part, now, lines)
-        if b"\r" in self._rest[:-1]:
+        if b"\r" in self._partial_line[:-1]:
             # The last piece is still being drawn; a \r at the very end may be half of \r\n.
-            keep = self._rest.rindex(b"\r", 0, len(self._rest) - 1) + 1
-            self._redraw(self._rest[:keep].split(b"\r"), now, lines)
-            self._rest = self._rest[keep:]
-        elif self._rest.endswith(b"\r") and now - self._drawn_at >= _REDRAW_S and len(self._rest) > 1:
-            self._emit(self._rest[:-1], lines)
-            self._rest = b""
+            keep = self._partial_line.rindex(b"\r", 0, len(self._partial_line) - 1) + 1
+            self._redraw(self._partial_line[:keep].split(b"\r"), now, lines)
+            self._partial_line = self._partial_line[keep:]
+        elif self._partial_line.endswith(b"\r") and now - self._drawn_at >= _REDRAW_S and len(self._partial_line) > 1:
+            self._emit(self._partial_line[:-1], lines)
+            self._partial_line = b""
             self._is_shown = True
             self._drawn_at = now
-        while len(self._rest) > MAX_LINE_BYTES:
-            cut = _whole_characters(self._rest, MAX_LINE_BYTES)
-            lines.append(self._prefix + self._rest[:cut])
-            self._rest = self._rest[cut:]
+        while len(self._partial_line) > MAX_LINE_BYTES:
+            cut = _whole_characters(self._partial_line, MAX_LINE_BYTES)
+            lines.append(self._prefix + self._partial_line[:cut])
+            self._partial_line = self._partial_line[cut:]
         return lines
 
     def finish(self) -> list[bytes]:
         """The last line, without a newline."""
         lines: list[bytes] = []
-        rest, self._rest = self._rest.rstrip(b"\r"), b""
-        if rest:
-            self._emit(rest.rpartition(b"\r")[2], lines)
+        last_line, self._partial_line = self._partial_line.rstrip(b"\r"), b""
+        if last_line:
+            self._emit(last_line.rpartition(b"\r")[2], lines)
         return lines
 
     def _finish(self, text: bytes, now: float, lines: list[bytes]) -> None:

@@ -386,10 +386,10 @@ def own_interface(addresses: list[str] | None = None) -> str | None:
 
     if addresses is None:
         try:
-            found = socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)
+            infos = socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)
         except (OSError, UnicodeError):
             return None
-        addresses = [str(entry[4][0]) for entry in found]
+        addresses = [str(entry[4][0]) for entry in infos]
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         for _, name in socket.if_nameindex():
             try:

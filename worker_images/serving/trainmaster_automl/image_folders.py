@@ -91,21 +91,21 @@ def _paths_of(folder: str) -> tuple[list[str], list[tuple[str, int]]]:
         names = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("."))
     except OSError as error:
         raise DataProblem("The data's folder cannot be read: %s." % error.strerror) from error
-    found = {}
+    paths = {}
     for name in names:
         inside = sorted(os.listdir(os.path.join(folder, name)))
         own = [
             os.path.join(folder, name, file_name) for file_name in inside if file_name.lower().endswith(IMAGE_SUFFIXES)
         ]
         if own:
-            found[name] = own
-    if len(found) < 2:
+            paths[name] = own
+    if len(paths) < 2:
         raise DataProblem(
             "Images must be in one folder for each class; at least 2 such folders are needed, %d are there."
-            % len(found)
+            % len(paths)
         )
-    classes = sorted(found)
-    return classes, [(path, label) for label, name in enumerate(classes) for path in found[name]]
+    classes = sorted(paths)
+    return classes, [(path, label) for label, name in enumerate(classes) for path in paths[name]]
 
 
 def _named_by(folder: str, file: str, target: str, notes: list[str]) -> tuple[list[str], list[tuple[str, int]]]:

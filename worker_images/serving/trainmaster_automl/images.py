@@ -235,12 +235,12 @@ def _shifted(inputs: torch.Tensor, generator: Any) -> torch.Tensor:
 def _probabilities(network: torch.nn.Module, images: ImageData, indices: Any) -> Any:
     network.eval()
     device = next((parameter.device for parameter in network.parameters()), torch.device("cpu"))
-    found = []
+    batches = []
     with torch.inference_mode():
         for first in range(0, len(indices), 4 * _BATCH):
             pixels = images.pixels[indices[first : first + 4 * _BATCH]]
-            found.append(network(_floats(pixels, device)).softmax(1).cpu().double().numpy())
-    joined = np.concatenate(found)
+            batches.append(network(_floats(pixels, device)).softmax(1).cpu().double().numpy())
+    joined = np.concatenate(batches)
     return joined / joined.sum(1, keepdims=True)
 
 

@@ -127,10 +127,10 @@ def usable_cpus(groups: Path = _CGROUP_ROOT, membership: Path = Path("/proc/self
     1.
     """
     try:
-        found = float(len(os.sched_getaffinity(0)))
+        cpus = float(len(os.sched_getaffinity(0)))
     except (AttributeError, OSError):  # not Linux
-        found = float(os.cpu_count() or 1)
-    return max(1, int(min([found, *_quotas(groups, membership)])))
+        cpus = float(os.cpu_count() or 1)
+    return max(1, int(min([cpus, *_quotas(groups, membership)])))
 
 
 def _quotas(groups: Path, membership: Path) -> Iterator[float]:

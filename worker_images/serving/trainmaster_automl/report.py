@@ -63,17 +63,17 @@ def interval(
         found_range = binomtest(right, len(truth)).proportion_ci(0.95, method="wilson")
         return float(found_range.low), float(found_range.high)
     chance = np.random.default_rng(seed)
-    found = []
+    scores = []
     for _ in range(rounds):
         drawn = chance.integers(0, len(truth), len(truth))
         value = score(
             metric, truth[drawn], predicted[drawn], None if probabilities is None else probabilities[drawn], classes
         )
         if np.isfinite(value):
-            found.append(value)
-    if not found:
+            scores.append(value)
+    if not scores:
         return math.nan, math.nan
-    low, high = np.percentile(found, [2.5, 97.5])
+    low, high = np.percentile(scores, [2.5, 97.5])
     if math.isclose(low, high, rel_tol=1e-9, abs_tol=1e-12):
         return math.nan, math.nan
     return float(low), float(high)
@@ -144,7 +144,7 @@ def score_test(
     return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
 
-def write_report(options: TrialOptions, found: Mapping[str, Any]) -> None:
+def write_report(options: TrialOptions, results: Mapping[str, Any]) -> None:
     """Write ``model/automl.json``: options, data, versions and metrics of the model."""
     report = {
         "kind": options.kind,
@@ -154,7 +154,7 @@ def write_report(options: TrialOptions, found: Mapping[str, Any]) -> None:
         "seed": options.seed,
         "parameters": options.parameters,
         "versions": _versions(),
-        **found,
+        **results,
     }
     with open(os.path.join(options.output, MODEL_FOLDER, _REPORT), "w", encoding="utf-8") as stream:
         json.dump(report, stream, indent=2)
@@ -163,10 +163,10 @@ def write_report(options: TrialOptions, found: Mapping[str, Any]) -> None:
 def _versions() -> dict[str, str]:
     from importlib import metadata
 
-    found = {}
+    versions = {}
     for name in ("scikit-learn", "numpy", "torch", "skops"):
         try:
-            found[name] = metadata.version(name)
+            versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return versions

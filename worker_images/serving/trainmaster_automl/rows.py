@@ -54,8 +54,8 @@ def date_of(cell: Any, form: str) -> datetime | None:
     if not isinstance(cell, str):
         return None
     try:
-        found = datetime.fromisoformat(cell.strip()) if form == "iso" else _parse_date(cell.strip(), form)
-        return found if found.tzinfo is None else found.astimezone(timezone.utc).replace(tzinfo=None)
+        date = datetime.fromisoformat(cell.strip()) if form == "iso" else _parse_date(cell.strip(), form)
+        return date if date.tzinfo is None else date.astimezone(timezone.utc).replace(tzinfo=None)
     except (ValueError, OverflowError):  # OverflowError: before the year 1 in UTC
         return None
 
@@ -157,13 +157,13 @@ class RowReader(BaseEstimator, TransformerMixin):  # type: ignore[misc]
 
 def _date_parts(cells: Sequence[Any], form: str) -> list[list[float]]:
     """Year, month, day, weekday, hour, and days since 1970 of each; NaN if it is not a date."""
-    found = [date_of(cell, form) for cell in cells]
+    dates = [date_of(cell, form) for cell in cells]
     start = datetime(1970, 1, 1)  # noqa: DTZ001 (as in the cells: without a time zone)
     parts = [
         (d.year, d.month, d.day, d.weekday(), d.hour, (d - start).total_seconds() / 86_400)
         if d is not None
         else (math.nan,) * _DATE_PARTS
-        for d in found
+        for d in dates
     ]
     return [[float(parts_of_date[index]) for parts_of_date in parts] for index in range(_DATE_PARTS)]
 

@@ -88,14 +88,14 @@ def read_table(folder: str, file: str, max_rows: int, seed: int) -> RawTable:
 
 def _tables_of(folder: str) -> list[str]:
     try:
-        found = sorted(name for name in os.listdir(folder) if name.lower().endswith((*CSV_SUFFIXES, *PARQUET_SUFFIXES)))
+        names = sorted(name for name in os.listdir(folder) if name.lower().endswith((*CSV_SUFFIXES, *PARQUET_SUFFIXES)))
     except OSError as error:
         raise DataProblem("The data's folder cannot be read: %s." % error.strerror) from error
-    if not found:
+    if not names:
         raise DataProblem(
             "The data's folder has no table; supported are %s." % ", ".join((*CSV_SUFFIXES, *PARQUET_SUFFIXES))
         )
-    return [os.path.join(folder, name) for name in found]
+    return [os.path.join(folder, name) for name in names]
 
 
 def _checked_names(names: list[str], path: str) -> list[str]:

@@ -194,7 +194,7 @@ def predict_shard(
                 failures = 0
         else:
             predictions += [
-                {"instance": given, "prediction": plain(answer)} for given, answer in zip(instances, answers)
+                {"instance": instance, "prediction": plain(answer)} for instance, answer in zip(instances, answers)
             ]
             proven[:] = instances[:1]
             failures = 0

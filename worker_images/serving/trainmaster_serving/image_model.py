@@ -35,42 +35,42 @@ class ImageModel:
     def predict(self, instances: Sequence[Any], parameters: Dict[str, Any]) -> List[Any]:
         """``{"b64": …}``: a PNG, JPEG, … file in base64, as in Vertex AI; or rows of pixels, gray or ``[r, g, b]``."""
         images = [pixels_of(instance, self._size, index) for index, instance in enumerate(instances)]
-        found = []
+        predictions = []
         for chances in self._module.predict(images, parameters):
             best = max(range(len(chances)), key=chances.__getitem__)
-            found.append({"label": self._classes[best], "scores": dict(zip(self._classes, chances))})
-        return found
+            predictions.append({"label": self._classes[best], "scores": dict(zip(self._classes, chances))})
+        return predictions
 
 
 def pixels_of(instance: Any, size: int, index: int) -> Any:
     """Pixels (size, size, 3) of one instance. Raises ``BadInstances``."""
     from PIL import Image
 
-    what = "instances[%d]" % index
+    place = "instances[%d]" % index
     if isinstance(instance, dict):
         text = instance.get("b64") or instance.get("image_bytes")
         text = text.get("b64") if isinstance(text, dict) else text
         if not isinstance(text, str):
-            raise BadInstances('%s: must be {"b64": "…"}, the file of an image in base64, or rows of pixels' % what)
+            raise BadInstances('%s: must be {"b64": "…"}, the file of an image in base64, or rows of pixels' % place)
         try:
             opened = Image.open(io.BytesIO(base64.b64decode(text, validate=True)))
             if opened.width * opened.height > _MOST_PIXELS:
-                raise BadInstances("%s: an image of more than %d pixels" % (what, _MOST_PIXELS))
+                raise BadInstances("%s: an image of more than %d pixels" % (place, _MOST_PIXELS))
             return as_pixels(opened, size)
         except (OSError, ValueError, binascii.Error, SyntaxError, Image.DecompressionBombError) as error:
-            raise BadInstances("%s: not a readable image: %s" % (what, str(error)[:200])) from error
+            raise BadInstances("%s: not a readable image: %s" % (place, str(error)[:200])) from error
     import numpy as np
 
     try:
         rows = np.asarray(instance, dtype=np.float64)
     except (ValueError, TypeError) as error:
         raise BadInstances(
-            "%s: must be rows of pixels from 0 to 255, gray or [r, g, b], or an image in base64: %s" % (what, error)
+            "%s: must be rows of pixels from 0 to 255, gray or [r, g, b], or an image in base64: %s" % (place, error)
         ) from error
     fits = rows.ndim == 2 or (rows.ndim == 3 and rows.shape[2] == 3)
     if not fits or rows.size == 0 or not np.isfinite(rows).all():
         raise BadInstances(
-            "%s: its shape is %s; rows of finite pixels, gray or [r, g, b], are taken" % (what, rows.shape)
+            "%s: its shape is %s; rows of finite pixels, gray or [r, g, b], are taken" % (place, rows.shape)
         )
     return as_pixels(Image.fromarray(np.clip(rows, 0, 255).astype(np.uint8)), size)
 

@@ -110,21 +110,21 @@ def find_files(folder: str, file: str, kind: str) -> List[str]:
     """The files, sorted by name. Raises ``InputProblem``: there are none."""
     if file:
         return [os.path.join(folder, file)]
-    found = []
+    files = []
     for root, folders, names in os.walk(folder):
         folders.sort()
-        found += [
+        files += [
             os.path.join(root, name)
             for name in names
             if not name.startswith(".") and (kind != "auto" or name.lower().endswith((*_JSON_SUFFIXES, *CSV_SUFFIXES)))
         ]
-    if not found:
+    if not files:
         known = ", ".join(end for end in (*_JSON_SUFFIXES, *CSV_SUFFIXES) if not end.endswith(".gz"))
         raise InputProblem(
             "There are no instances in %s: names must end in %s (optionally followed by .gz), or name the format."
             % (folder, known)
         )
-    return sorted(found)
+    return sorted(files)
 
 
 def is_csv(path: str, kind: str) -> bool:
@@ -170,10 +170,10 @@ def _value(text: str) -> Any:
     """The value of a cell: a number if it is written as one."""
     if text in _NOT_FINITE:
         return float(text)
-    found = _NUMBER.fullmatch(text) if len(text) <= _DIGITS else None
-    if found is None:
+    match = _NUMBER.fullmatch(text) if len(text) <= _DIGITS else None
+    if match is None:
         return text
-    if not (found["fraction"] or found["exponent"]):
+    if not (match["fraction"] or match["exponent"]):
         return int(text)
     number = float(text)
     return number if math.isfinite(number) else text

@@ -78,13 +78,13 @@ def find_model(folder: str, file: str = "", framework: str = "auto") -> Tuple[st
         raise ModelProblem("The model's folder %s cannot be read: %s." % (folder, error.strerror)) from error
     if _SAVED_MODEL in names and framework in ("auto", "tensorflow"):
         return "tensorflow", folder
-    found = [name for name in names if _kind_of(name) and framework in ("auto", _kind_of(name))]
-    if len(found) > 1:
-        found = [name for name in found if os.path.splitext(name)[0] == "model"] or found
-    if len(found) == 1:
-        return _kind_of(found[0]), os.path.join(folder, found[0])
-    if found:
-        raise ModelProblem("%s holds several models (%s); name the one to serve." % (folder, ", ".join(found[:10])))
+    models = [name for name in names if _kind_of(name) and framework in ("auto", _kind_of(name))]
+    if len(models) > 1:
+        models = [name for name in models if os.path.splitext(name)[0] == "model"] or models
+    if len(models) == 1:
+        return _kind_of(models[0]), os.path.join(folder, models[0])
+    if models:
+        raise ModelProblem("%s holds several models (%s); name the one to serve." % (folder, ", ".join(models[:10])))
     known = ", ".join([_SAVED_MODEL, *("*" + end for ends in _SUFFIXES.values() for end in ends)])
     has = ", ".join(names[:10]) or "nothing"
     raise ModelProblem("%s holds no model%s: it has %s. Known are %s." % (

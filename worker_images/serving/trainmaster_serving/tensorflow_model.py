@@ -33,9 +33,9 @@ class TensorflowModel:
             outputs = self._signature(**tensors)
         except (ValueError, TypeError, tf.errors.OpError) as error:
             raise BadInstances("the model rejects them: %s" % _error_sentence(error)) from error
-        found = {name: output.numpy() for name, output in outputs.items()}
+        arrays = {name: output.numpy() for name, output in outputs.items()}
         # As in TensorFlow Serving: a single output is the prediction itself.
-        return by_instance(next(iter(found.values())) if len(found) == 1 else found, len(instances))
+        return by_instance(next(iter(arrays.values())) if len(arrays) == 1 else arrays, len(instances))
 
 
 def load(path: str, trust_code: bool) -> TensorflowModel:  # noqa: ARG001

@@ -36,10 +36,10 @@ class TorchModel:
             outputs = self._call([self._tensor(instances, "instances")], parameters)
         return by_instance(_on_cpu(outputs), len(instances))
 
-    def _tensor(self, rows: Sequence[Any], what: str) -> Any:
-        made = array(rows, what)
+    def _tensor(self, rows: Sequence[Any], label: str) -> Any:
+        made = array(rows, label)
         if made.dtype.kind not in "biuf":
-            raise BadInstances("%s: this model takes numbers, not text" % what)
+            raise BadInstances("%s: this model takes numbers, not text" % label)
         tensor = torch.as_tensor(made, device=self._device)
         return tensor.float() if made.dtype.kind == "f" else tensor
 

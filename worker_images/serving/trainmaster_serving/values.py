@@ -20,16 +20,16 @@ def columns(instances: Sequence[Any]) -> Dict[str, List[Any]]:
     return {name: [item[name] for item in instances] for name in names}
 
 
-def array(rows: Sequence[Any], what: str = "instances") -> Any:
+def array(rows: Sequence[Any], label: str = "instances") -> Any:
     """A NumPy array of numbers or texts, the instances along its first axis."""
     import numpy as np
 
     try:
         made = np.asarray(rows)
     except ValueError as error:
-        raise BadInstances("%s: they differ in shape: %s" % (what, error)) from error
+        raise BadInstances("%s: they differ in shape: %s" % (label, error)) from error
     if made.dtype == object:
-        raise BadInstances("%s: they hold something that is neither a number nor a text, or differ in shape" % what)
+        raise BadInstances("%s: they hold something that is neither a number nor a text, or differ in shape" % label)
     return made
 
 
@@ -58,10 +58,10 @@ def by_instance(outputs: Any, count: int) -> List[Any]:
     if isinstance(outputs, tuple):
         lists = [by_instance(item, count) for item in outputs]
         return [[item[index] for item in lists] for index in range(count)]
-    found = plain(outputs)
-    if not isinstance(found, list) or len(found) != count:
+    values = plain(outputs)
+    if not isinstance(values, list) or len(values) != count:
         raise BadInstances(
             "the model gave %s for %d instances; its first axis must be that of the instances"
-            % ("%d predictions" % len(found) if isinstance(found, list) else "one value", count)
+            % ("%d predictions" % len(values) if isinstance(values, list) else "one value", count)
         )
-    return found
+    return values

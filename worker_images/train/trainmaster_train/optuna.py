@@ -276,23 +276,25 @@ def main() -> None:
     parser.add_argument("--host", default="localhost", help="default: localhost, for this replica alone")
     parser.add_argument("--port", type=int, default=13000, help="default: 13000, as Optuna's client has it")
     parser.add_argument("command", nargs="*", help="after --: a program to run; the server ends with it")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     try:
-        claimed = _claim(given.port)
-        server = make_server(storage(), given.host, given.port)
+        claimed = _claim(arguments.port)
+        server = make_server(storage(), arguments.host, arguments.port)
     except (ValueError, OSError) as error:
         sys.exit(f"trainmaster_train.optuna: {error}")
     except RuntimeError as error:  # gRPC raises nothing more specific for a port in use
-        sys.exit(f"trainmaster_train.optuna: {given.host}:{given.port} cannot be listened on: {error}. {_ADVICE}")
+        sys.exit(
+            f"trainmaster_train.optuna: {arguments.host}:{arguments.port} cannot be listened on: {error}. {_ADVICE}"
+        )
     server.start()
-    if not given.command:
-        print(f"trainmaster_train.optuna: serves at {given.host}:{given.port}", file=sys.stderr)
+    if not arguments.command:
+        print(f"trainmaster_train.optuna: serves at {arguments.host}:{arguments.port}", file=sys.stderr)
         server.wait_for_termination()
         return
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        GrpcStorageProxy(host=given.host, port=given.port).wait_server_ready(timeout=_TRY_FOR_S)
-    status = _run(given.command)
+        GrpcStorageProxy(host=arguments.host, port=arguments.port).wait_server_ready(timeout=_TRY_FOR_S)
+    status = _run(arguments.command)
     claimed.close()
     sys.exit(status)
 

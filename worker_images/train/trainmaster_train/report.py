@@ -31,12 +31,12 @@ def progress(step: int, steps: Optional[int] = None, *, epoch: Optional[int] = N
             texts ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``, because JSON has no such numbers.
     """
     global has_reported_step  # noqa: PLW0603 (the runtime knows one step of this process)
-    line: Dict[str, Any] = {"kind": "progress", "step": _whole("step", step)}
+    line: Dict[str, Any] = {"kind": "progress", "step": _integer("step", step)}
     has_reported_step = True
     if steps is not None:
-        line["steps"] = _whole("steps", steps)
+        line["steps"] = _integer("steps", steps)
     if epoch is not None:
-        line["epoch"] = _whole("epoch", epoch)
+        line["epoch"] = _integer("epoch", epoch)
     if metrics:
         line["metrics"] = plain_metrics(metrics)
     append(line)
@@ -49,7 +49,7 @@ def log(values: Mapping[str, Any], step: int) -> None:
         values: numbers, as in ``progress``.
     """
     global has_reported_step  # noqa: PLW0603 (the same)
-    line = {"kind": "progress", "step": _whole("step", step), "metrics": plain_metrics(values)}
+    line = {"kind": "progress", "step": _integer("step", step), "metrics": plain_metrics(values)}
     has_reported_step = True
     append(line)
 
@@ -84,7 +84,7 @@ def log_text(name: str, text: str, step: int) -> None:
     _log_object(name, "text", step, text)
 
 
-def _whole(name: str, value: Any) -> int:
+def _integer(name: str, value: Any) -> int:
     try:
         return int(value)
     except (TypeError, ValueError, OverflowError, RuntimeError) as error:
@@ -92,7 +92,7 @@ def _whole(name: str, value: Any) -> int:
 
 
 def _log_object(name: str, kind: str, step: int, data: Any) -> None:
-    entry = {"name": name, "kind": kind, "step": _whole("step", step), "data": data}
+    entry = {"name": name, "kind": kind, "step": _integer("step", step), "data": data}
     append({"kind": "metrics", "objects": [entry]})
 
 
@@ -115,7 +115,7 @@ def checkpoint_written(path: str, step: int, metrics: Mapping[str, Any], size_by
         {
             "kind": "checkpoint",
             "path": path,
-            "step": _whole("step", step),
+            "step": _integer("step", step),
             "metrics": plain_metrics(metrics),
             "size_bytes": size_bytes,
         }

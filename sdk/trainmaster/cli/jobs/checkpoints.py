@@ -31,10 +31,12 @@ def list_checkpoints(
 ) -> None:
     """A job's checkpoints."""
     with session.client() as client:
-        found = list(client.list_checkpoints(job, incomplete=incomplete))
-        others = 0 if found or incomplete or json else sum(1 for _ in client.list_checkpoints(job, incomplete=True))
+        checkpoints = list(client.list_checkpoints(job, incomplete=incomplete))
+        incomplete_count = (
+            0 if checkpoints or incomplete or json else sum(1 for _ in client.list_checkpoints(job, incomplete=True))
+        )
     if json:
-        output.print_json(found)
+        output.print_json(checkpoints)
         return
     output.print_table(
         ("STEP", "PATH", "FORMAT", "SIZE", "ATTEMPT", "WRITTEN", "METRICS", "NOTE"),
@@ -54,9 +56,9 @@ def list_checkpoints(
                     if holds
                 ),
             )
-            for checkpoint in found
+            for checkpoint in checkpoints
         ],
-        empty="No checkpoints yet." if not others else _none_complete(job, others),
+        empty="No checkpoints yet." if not incomplete_count else _none_complete(job, incomplete_count),
     )
 
 
@@ -87,8 +89,8 @@ def show(
                 for item in client.list_tensor_statistics(job, path, tensors=names[begin : begin + 100]):
                     figures[item.name] = item
     if json:
-        whole = about.model_copy(update={"items": tensors, "next_cursor": None})
-        output.print_json({**output.to_plain(whole), "statistics": output.to_plain(list(figures.values()))})
+        document = about.model_copy(update={"items": tensors, "next_cursor": None})
+        output.print_json({**output.to_plain(document), "statistics": output.to_plain(list(figures.values()))})
         return
     output.print_pairs(
         [
@@ -238,12 +240,12 @@ def download(
     """Download a checkpoint. An interrupted download resumes where it stopped."""
     with session.client() as client:
         job = client.get_job(job).id
-        found = next(
+        checkpoint = next(
             (item for item in client.list_checkpoints(job, incomplete=True) if item.path == path.strip("/")), None
         )
         paths = [path.strip("/")]
-        if found is not None and found.format == "tensorflow" and not found.is_dir:
-            folder, _, prefix = found.path.rpartition("/")
+        if checkpoint is not None and checkpoint.format == "tensorflow" and not checkpoint.is_dir:
+            folder, _, prefix = checkpoint.path.rpartition("/")
             siblings = (entry.path for entry in client.list_files(job, folder) if not entry.is_dir)
             paths = [
                 name for name in siblings if name.rpartition("/")[2].startswith((f"{prefix}.data-", f"{prefix}.index"))

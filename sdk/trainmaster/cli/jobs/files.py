@@ -30,9 +30,9 @@ def list_files(
 ) -> None:
     """List the files of a job's output."""
     with session.client() as client:
-        found = list(client.list_files(job, path.strip("/")))
+        files = list(client.list_files(job, path.strip("/")))
     if json:
-        output.print_json(found)
+        output.print_json(files)
         return
     output.print_table(
         ("SIZE", "CHANGED", "NAME"),
@@ -42,7 +42,7 @@ def list_files(
                 output.local_time(entry.modified_at),
                 entry.path + ("/" if entry.is_dir else ""),
             )
-            for entry in found
+            for entry in files
         ],
         empty="No files yet.",
     )
@@ -72,19 +72,19 @@ def copy(
 
 def fetch(client: Client, job: str, path: str, target: Path, *, is_quiet: bool) -> list[dict[str, Any]]:
     """Download the file or folder ``path`` to ``target`` with a message for each file; returns the copied files."""
-    wanted, left_out = _files_under(client, job, path, target)
-    for name, size, local in wanted:
+    files, left_out = _files_under(client, job, path, target)
+    for name, size, local in files:
         local.parent.mkdir(parents=True, exist_ok=True)
         with output.progress_bar(name) as progress:
             client.download_file(job, name, local, progress=progress)
         if not is_quiet:
             output.note(f"{name} → {local} ({output.size(size)})", "dim")
-    if not wanted and not is_quiet:
+    if not files and not is_quiet:
         output.note(f"{path or 'The output'} has no files.", "dim")
     if left_out:
         links = "1 link to a folder was" if left_out == 1 else f"{left_out} links to folders were"
         output.note(f"{links} skipped; name a link to copy its target.", "dim")
-    return [{"path": name, "size_bytes": size, "local": str(local)} for name, size, local in wanted]
+    return [{"path": name, "size_bytes": size, "local": str(local)} for name, size, local in files]
 
 
 def _print_file(client: Client, job: str, path: str) -> None:
@@ -93,8 +93,8 @@ def _print_file(client: Client, job: str, path: str) -> None:
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:
-        wanted, _ = _files_under(client, job, path, Path(folder) / "content")
-        if [name for name, _, _ in wanted] != [path]:
+        files, _ = _files_under(client, job, path, Path(folder) / "content")
+        if [name for name, _, _ in files] != [path]:
             raise typer.BadParameter(f"{path or 'the output'} is a folder; only a file goes to stdout", param_hint="-")
         with output.progress_bar(path) as progress:
             copied = client.download_file(job, path, Path(folder) / "content", progress=progress)
@@ -120,7 +120,7 @@ def _files_under(client: Client, job: str, path: str, target: Path) -> tuple[lis
             )
         if not entry.is_dir:
             return [(entry.path, entry.size_bytes, into)], 0
-    found: list[tuple[str, int, Path]] = []
+    files: list[tuple[str, int, Path]] = []
     left_out = 0
     folders = [path]
     while folders:
@@ -132,8 +132,8 @@ def _files_under(client: Client, job: str, path: str, target: Path) -> tuple[lis
                 folders.append(name)
             else:
                 below = name[len(path) :].lstrip("/")
-                found.append((name, entry.size_bytes, into / below))
-    return sorted(found), left_out
+                files.append((name, entry.size_bytes, into / below))
+    return sorted(files), left_out
 
 
 def tensorboard(

@@ -116,10 +116,10 @@ def _push(engine: str, tag: str, *, quiet: bool) -> None:
 
 
 def _show(engine: str, tag: str, *, as_json: bool, done: str) -> None:
-    found = subprocess.run(
+    process = subprocess.run(
         [engine, "image", "inspect", "--format", "{{.Id}} {{.Size}}", tag], capture_output=True, text=True, check=False
     )
-    identity, _, size = found.stdout.strip().partition(" ")
+    identity, _, size = process.stdout.strip().partition(" ")
     size_bytes = int(size) if size.isdigit() else None
     output.print_result(
         {"image": tag, "id": identity or None, "size_bytes": size_bytes},

@@ -83,20 +83,20 @@ def list_jobs(
         if watch and not json:
             _watch(client, filters, chosen)
             return
-        found = list(client.list_jobs(**filters))
+        jobs = list(client.list_jobs(**filters))
     if json:
-        output.print_json(found)
+        output.print_json(jobs)
         return
     output.print_table(
         [column.upper() for column in chosen],
-        _rows(found, chosen),
+        _rows(jobs, chosen),
         empty=_none_found(filters),
     )
     if name is not None and name.isdigit():  # a habit from `tail -n` or `queue -n`
         output.note(
             f"-n is --name: only jobs named {name} are listed; `--limit {name}` shows the newest {name}.", "yellow"
         )
-    if len(found) == limit:
+    if len(jobs) == limit:
         output.note(f"The newest {limit} jobs; --limit shows more.", "dim")
 
 
@@ -212,7 +212,7 @@ _CELLS: Final[dict[str, Any]] = {
     "name": lambda job, _now, _console: job.name,
     "project": lambda job, _now, _console: job.project,
     "user": lambda job, _now, _console: job.user,
-    "state": lambda job, _now, console: output.state_text(job.state, console, wanted=job.wanted),
+    "state": lambda job, _now, console: output.state_text(job.state, console, desired=job.wanted),
     "roles": lambda job, _now, _console: roles_text(job),
     "gpus": lambda job, _now, _console: f"{job.gpu_count:g}" if job.gpu_count else None,
     "priority": lambda job, _now, _console: str(job.priority),

@@ -51,11 +51,11 @@ def show_metrics(
                 if not chart.series:
                     output.note("No such metrics; without --name all metrics are listed.", "dim")
             return
-        found = list(client.list_metrics(job, attempt=attempt, role=role, index=index, system=system))
+        metrics = list(client.list_metrics(job, attempt=attempt, role=role, index=index, system=system))
         if json:
-            output.print_json(found)
+            output.print_json(metrics)
         else:
-            _print_list(found)
+            _print_list(metrics)
 
 
 def show_resources(
@@ -92,7 +92,7 @@ def _use_row(use: ReplicaUse) -> list[str | None]:
     ]
 
 
-def _print_list(found: list[MetricView]) -> None:
+def _print_list(metrics: list[MetricView]) -> None:
     rows = [
         [
             without_escapes(metric.name),
@@ -104,7 +104,7 @@ def _print_list(found: list[MetricView]) -> None:
             _number(metric.high),
             str(metric.count),
         ]
-        for metric in found
+        for metric in metrics
     ]
     columns = ["METRIC", "REPLICA", "ATTEMPT", "NEWEST", "STEP", "LOWEST", "HIGHEST", "POINTS"]
     output.print_table(columns, rows, empty="No metrics yet.")

@@ -56,7 +56,7 @@ def show(
     output.print_pairs(
         [
             ("Job", f"{detail.name} ({detail.id})"),
-            ("State", output.state_text(detail.state, console, wanted=detail.wanted)),
+            ("State", output.state_text(detail.state, console, desired=detail.wanted)),
             ("Waits", f"{waiting_text(waits)}{position}" if waits else position.strip(" ()")),
             ("Expected start", starts_text(forecast) if forecast else None),
             ("Would start now", options_text(forecast) if forecast else None),

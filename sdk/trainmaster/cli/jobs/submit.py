@@ -97,7 +97,7 @@ def run(
     """
     from trainmaster.client.compose import spec_of_run
 
-    given: dict[str, object] = {
+    fields: dict[str, object] = {
         "name": name,
         "project": project,
         "workers": _workers(workers),
@@ -120,7 +120,7 @@ def run(
         "max_restarts": max_restarts,
         "max_run_time": max_run_time,
     }
-    chosen: RunOptions = {key: value for key, value in given.items() if value is not None}  # type: ignore[assignment]
+    chosen: RunOptions = {key: value for key, value in fields.items() if value is not None}  # type: ignore[assignment]
     spec = spec_of_run(command, chosen, folder=code or Path())
     with session.client() as client:
         job = _submit_spec(client, spec, None if no_code else code)

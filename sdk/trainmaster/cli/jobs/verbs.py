@@ -61,7 +61,7 @@ def _each(jobs: list[str], ask: Callable[[Client, str], JobDetail], *, as_json: 
         console = output.answers()
         for view in views:
             console.print(
-                view.name, f"({view.id})", output.state_text(view.state, console, wanted=view.wanted), soft_wrap=True
+                view.name, f"({view.id})", output.state_text(view.state, console, desired=view.wanted), soft_wrap=True
             )
     _tell_failures(failures, as_json=as_json)
 
@@ -155,8 +155,8 @@ def delete(
     """Delete ended jobs, after confirmation on a terminal; their output stays unless --files."""
     if not yes:
         if output.is_interactive():
-            what = " with all checkpoints and logs" if files else "; their output stays"
-            typer.confirm(f"Delete {', '.join(jobs)}{what}?", abort=True, err=True)
+            scope = " with all checkpoints and logs" if files else "; their output stays"
+            typer.confirm(f"Delete {', '.join(jobs)}{scope}?", abort=True, err=True)
         elif files:
             raise typer.BadParameter("deleting files without a terminal requires --yes", param_hint="--files")
     with session.client() as client:

@@ -52,13 +52,13 @@ def check(path: Path) -> None:
         raise WrongUse("--plot needs matplotlib; install it with `pip install 'trainmaster[plots]'`.") from None
 
 
-def draw(found: SimulationView, path: Path) -> None:
+def draw(simulation: SimulationView, path: Path) -> None:
     """Write the plot. Raises :class:`WrongUse` if the file cannot be written."""
     check(path)
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    sides = (found.before, found.after)
+    sides = (simulation.before, simulation.after)
     shares = [
         (noun, [getattr(side, name) for side in sides])
         for noun, name in (("GPUs", "gpus_over_time"), ("CPUs", "cpus_over_time"))
@@ -69,12 +69,14 @@ def draw(found: SimulationView, path: Path) -> None:
     unit, unit_s = _unit(max(ends_s, default=0.0))
     with rc_context(_STYLE):
         figure = Figure(figsize=(11, 2.6 * (len(shares) + 2)), layout="constrained")
-        figure.suptitle(f"{found.jobs} jobs from {found.since:%Y-%m-%d %H:%M} to {found.until:%Y-%m-%d %H:%M} UTC")
-        times, queue, *others = figure.subplots(len(shares) + 2, 1)
+        figure.suptitle(
+            f"{simulation.jobs} jobs from {simulation.since:%Y-%m-%d %H:%M} to {simulation.until:%Y-%m-%d %H:%M} UTC"
+        )
+        times, queue, *share_axes = figure.subplots(len(shares) + 2, 1)
         _times(times, [[getattr(side, name) for name in _TIMES.values()] for side in sides])
         _over_time(queue, waiting, unit_s)
         queue.set(title="Queue", ylabel="waiting jobs", xlabel=f"time since the first submission ({unit})")
-        for axes, (noun, runs) in zip(others, shares, strict=True):
+        for axes, (noun, runs) in zip(share_axes, shares, strict=True):
             _over_time(axes, [[[at_s, 100 * part] for at_s, part in run] for run in runs], unit_s)
             axes.set(title=f"{noun} in use", ylabel="% of all", ylim=(0, 105))
             axes.set_xlabel(f"time since the first submission ({unit})")

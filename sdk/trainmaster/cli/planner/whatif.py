@@ -84,15 +84,15 @@ def whatif(
             return client.forecast_spec(spec, changes=changed, **cluster)
 
         spec = _spec(what, project) if _is_file(what) else {}
-        found = forecast(patch, more_nodes=more_nodes, like=like, without=without or [])
+        answer = forecast(patch, more_nodes=more_nodes, like=like, without=without or [])
         before = forecast({}) if compare else None
     if json:
-        output.print_json(found if before is None else {"before": before, "after": found})
+        output.print_json(answer if before is None else {"before": before, "after": answer})
         return
     if before is None:
-        output.print_pairs(_pairs(found))
+        output.print_pairs(_pairs(answer))
         return
-    now, then = dict(_pairs(before)), dict(_pairs(found))
+    now, then = dict(_pairs(before)), dict(_pairs(answer))
     for key in dict(_pairs(before, with_empty=True)):
         if now.get(key) or then.get(key):
             _print_both(key, now.get(key) or "–", then.get(key) or "–")
@@ -104,42 +104,42 @@ def _print_both(key: str, now: str, then: str) -> None:
     output.print_pairs([(f"{key if not row else '':<18} {label:<8}", text) for row, (label, text) in enumerate(rows)])
 
 
-def _is_file(what: str) -> bool:
-    """Whether ``what`` is a spec file. To name a file like a job, write ``./name``."""
-    return what == "-" or "/" in what or what.endswith((".yaml", ".yml", ".json")) or Path(what).is_file()
+def _is_file(text: str) -> bool:
+    """Whether ``text`` is a spec file. To name a file like a job, write ``./name``."""
+    return text == "-" or "/" in text or text.endswith((".yaml", ".yml", ".json")) or Path(text).is_file()
 
 
-def _spec(what: str, project: str | None) -> dict[str, Any]:
-    spec = read_spec_argument(what)
+def _spec(argument: str, project: str | None) -> dict[str, Any]:
+    spec = read_spec_argument(argument)
     if project is not None:
         spec["project"] = project
     # The code has no influence on the placement, and need not be uploaded for a forecast.
     return {key: value for key, value in spec.items() if key != "code"}
 
 
-def _pairs(found: ForecastView, *, with_empty: bool = False) -> list[tuple[str, str | None]]:
-    waits = found.wait_reason
-    place = f" (position {found.queue_position} in the queue)" if found.queue_position else ""
+def _pairs(forecast: ForecastView, *, with_empty: bool = False) -> list[tuple[str, str | None]]:
+    waits = forecast.wait_reason
+    place = f" (position {forecast.queue_position} in the queue)" if forecast.queue_position else ""
     pairs = [
-        ("Expected start", starts_text(found)),
+        ("Expected start", starts_text(forecast)),
         ("Waits", f"{waits.sentence.removesuffix('.')}{place}" if waits else None),
-        ("Nodes", places_text(found.places)),
-        ("Preempts", " ".join(victim.sentence for victim in found.victims)),
-        ("Would start now", options_text(found)),
-        ("Would start sooner", sentences(found.later)),
+        ("Nodes", places_text(forecast.places)),
+        ("Preempts", " ".join(victim.sentence for victim in forecast.victims)),
+        ("Would start now", options_text(forecast)),
+        ("Would start sooner", sentences(forecast.later)),
     ]
     return [(key, value) for key, value in pairs if value or with_empty]
 
 
-def starts_text(found: ForecastView) -> str:
+def starts_text(forecast: ForecastView) -> str:
     """``now``, ``14:20 (13:50–16:05)``, or why there is no forecast."""
-    if found.would_start:
+    if forecast.would_start:
         return "now"
-    if found.start is None:
+    if forecast.start is None:
         return ""
-    if found.start.likely_at is not None:
-        return start_text(found.start, output.now())
-    return found.start.sentence.removeprefix("It starts ").removesuffix(".")
+    if forecast.start.likely_at is not None:
+        return start_text(forecast.start, output.now())
+    return forecast.start.sentence.removeprefix("It starts ").removesuffix(".")
 
 
 def places_text(places: list[PlaceView]) -> str:
@@ -150,11 +150,11 @@ def places_text(places: list[PlaceView]) -> str:
     )
 
 
-def options_text(found: ForecastView) -> str:
+def options_text(forecast: ForecastView) -> str:
     """Alternatives that would start now."""
-    if found.would_start:
+    if forecast.would_start:
         return ""
-    return sentences(found.options) or "no similar configuration"
+    return sentences(forecast.options) or "no similar configuration"
 
 
 def sentences(alternatives: list[OptionView]) -> str:
@@ -190,20 +190,20 @@ def explain(
     """Explain why a job waits, or waited at that time, by replaying the scheduling decision."""
     decided_at = options.moment(at, output.now(), "--at")
     with session.client() as client:
-        found = client.explain_job(job, at=decided_at)
+        explanation = client.explain_job(job, at=decided_at)
     if json:
-        output.print_json(found)
+        output.print_json(explanation)
         return
-    cluster = f"{found.waiting} waiting, {found.running} running, {output.count(found.nodes, 'node')}"
-    place = f" (position {found.queue_position} in the queue)" if found.queue_position else ""
+    cluster = f"{explanation.waiting} waiting, {explanation.running} running, {output.count(explanation.nodes, 'node')}"
+    place = f" (position {explanation.queue_position} in the queue)" if explanation.queue_position else ""
     output.print_pairs(
         [
-            ("Decided", f"{output.local_time(found.at)}, with {cluster}"),
-            ("Verdict", found.verdict),
-            ("Reason", f"{found.sentence.removesuffix('.')}{place}"),
-            ("Order", found.order),
-            ("Nodes", places_text(found.places)),
-            ("Then", None if found.is_same else f"{found.then} (another version of the planner)"),
+            ("Decided", f"{output.local_time(explanation.at)}, with {cluster}"),
+            ("Verdict", explanation.verdict),
+            ("Reason", f"{explanation.sentence.removesuffix('.')}{place}"),
+            ("Order", explanation.order),
+            ("Nodes", places_text(explanation.places)),
+            ("Then", None if explanation.is_same else f"{explanation.then} (another version of the planner)"),
         ]
     )
 
@@ -252,22 +252,22 @@ def simulate(
                 policy=settings, more_nodes=more_nodes, like=like, without=without or [], days=days
             )
         )
-        found = _wait_for(client, status, timeout_s)
+        ended = _wait_for(client, status, timeout_s)
     if json:
-        output.print_json(found)
+        output.print_json(ended)
     else:
-        _show(found)
+        _show(ended)
     if plot is not None:
-        plots.draw(found, plot)
+        plots.draw(ended, plot)
 
 
-def _show(found: SimulationView) -> None:
-    for sentence in found.sentences:
+def _show(view: SimulationView) -> None:
+    for sentence in view.sentences:
         output.say(sentence)
     output.say(
-        f"{output.count(found.jobs, 'job')} from {output.local_time(found.since)} to {output.local_time(found.until)}"
+        f"{output.count(view.jobs, 'job')} from {output.local_time(view.since)} to {output.local_time(view.until)}"
     )
-    output.print_table(["", "AS NOW", "WHAT IF"], _rows(found), empty="")
+    output.print_table(["", "AS NOW", "WHAT IF"], _rows(view), empty="")
     output.note(
         "Both columns are simulated, starting with an empty cluster: with the present nodes and settings, and with the "
         "changes.",
@@ -315,20 +315,20 @@ def _settings(file: Path) -> dict[str, Any]:
     import yaml
 
     try:
-        found = yaml.safe_load(file.read_text(encoding="utf-8"))
+        document = yaml.safe_load(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise WrongUse(f"{file} cannot be read: {error.strerror or error}.") from error
     except UnicodeDecodeError as error:
         raise WrongUse(f"{file} cannot be read: {error}.") from error
     except yaml.YAMLError as error:
         raise WrongUse(f"{file} is not YAML: {error}.") from error
-    settings = found.get("settings", found) if isinstance(found, dict) else None
+    settings = document.get("settings", document) if isinstance(document, dict) else None
     if not isinstance(settings, dict):
         raise WrongUse(f"{file} has no settings; write lines such as `order: fifo`.")
     return settings
 
 
-def _rows(found: SimulationView) -> list[list[str]]:
+def _rows(view: SimulationView) -> list[list[str]]:
     def cell(report: SimulationReportView, name: str) -> str:
         value = getattr(report, name)
         if value is None:
@@ -356,6 +356,6 @@ def _rows(found: SimulationView) -> list[list[str]]:
         "Finished": "finished",
         "Worst finish-time fairness": "worst_fairness",
     }
-    if not (found.before.gpu_allocation or found.after.gpu_allocation):
+    if not (view.before.gpu_allocation or view.after.gpu_allocation):
         del names["GPUs in use"]  # no GPUs, or no demand for them
-    return [[title, cell(found.before, name), cell(found.after, name)] for title, name in names.items()]
+    return [[title, cell(view.before, name), cell(view.after, name)] for title, name in names.items()]

@@ -364,9 +364,7 @@ def _token_named(client: Client, name: str) -> str | None:
     from trainmaster.errors import Conflict
 
     now = output.now()
-    found = [token.id for token in client.list_tokens() if token.name == name and _state_of(token, now) == "valid"]
-    if len(found) > 1:
-        raise Conflict(
-            f"{len(found)} of your valid tokens have the name {name}; give the ID of one: {', '.join(found)}."
-        )
-    return found[0] if found else None
+    ids = [token.id for token in client.list_tokens() if token.name == name and _state_of(token, now) == "valid"]
+    if len(ids) > 1:
+        raise Conflict(f"{len(ids)} of your valid tokens have the name {name}; give the ID of one: {', '.join(ids)}.")
+    return ids[0] if ids else None

@@ -43,13 +43,13 @@ def volumes(ctx: typer.Context, json: options.Json = False) -> None:
 def list_volumes(json: options.Json = False) -> None:
     """List the volumes."""
     with session.client() as client:
-        found = list(client.list_volumes())
+        volumes = list(client.list_volumes())
     if json:
-        output.print_json(found)
+        output.print_json(volumes)
         return
     output.print_table(
         ("NAME", "KIND", "ACCESS", "ROOT"),
-        [(volume.name, volume.kind, _access(volume), volume.root) for volume in found],
+        [(volume.name, volume.kind, _access(volume), volume.root) for volume in volumes],
         empty="No volumes.",
     )
 
@@ -81,9 +81,9 @@ def add_volume(
         raise typer.BadParameter(f"{kind!r} is none of local, nfs, pvc, csi", param_hint="--kind")
     mounting: dict[str, Any] = {}
     for key, value in options.pairs(config or [], "--config").items():
-        first, dot, rest = key.partition(".")
+        first, dot, suffix = key.partition(".")
         if dot and first == "attributes":
-            mounting.setdefault(first, {})[rest] = value
+            mounting.setdefault(first, {})[suffix] = value
         else:
             mounting[key] = value
     with session.client() as client:
@@ -119,13 +119,13 @@ def projects(ctx: typer.Context, json: options.Json = False) -> None:
 def list_projects(json: options.Json = False) -> None:
     """List the visible projects with your roles."""
     with session.client() as client:
-        found = list(client.list_projects())
+        projects = list(client.list_projects())
     if json:
-        output.print_json(found)
+        output.print_json(projects)
         return
     output.print_table(
         ("NAME", "YOUR ROLE", "WEIGHT", "DESCRIPTION"),
-        [(project.name, project.my_role, f"{project.weight:g}", project.description) for project in found],
+        [(project.name, project.my_role, f"{project.weight:g}", project.description) for project in projects],
         empty="No projects.",
     )
 
@@ -170,11 +170,11 @@ def delete_project(project: options.ProjectName, yes: options.Yes = False, json:
 def list_members(project: options.ProjectName, json: options.Json = False) -> None:
     """List a project's members with their roles."""
     with session.client() as client:
-        found = list(client.list_members(project))
+        members = list(client.list_members(project))
     if json:
-        output.print_json(found)
+        output.print_json(members)
         return
-    output.print_table(("USER", "ROLE"), [(member.user, member.role) for member in found], empty="No members.")
+    output.print_table(("USER", "ROLE"), [(member.user, member.role) for member in members], empty="No members.")
 
 
 @projects_app.command("grant")
@@ -216,9 +216,9 @@ def users(ctx: typer.Context, json: options.Json = False) -> None:
 def list_users(json: options.Json = False) -> None:
     """All users."""
     with session.client() as client:
-        found = list(client.list_users())
+        users = list(client.list_users())
     if json:
-        output.print_json(found)
+        output.print_json(users)
         return
     output.print_table(
         ("NAME", "ROLE", "STATE", "CREATED"),
@@ -229,7 +229,7 @@ def list_users(json: options.Json = False) -> None:
                 "disabled" if user.disabled_at else "active",
                 output.local_time(user.created_at),
             )
-            for user in found
+            for user in users
         ],
         empty="No users.",
     )
@@ -295,13 +295,13 @@ def list_secrets(project: options.Project = None, json: options.Json = False) ->
     """List the secrets' names."""
     where = session.project_or_default(project)
     with session.client() as client:
-        found = list(client.list_secrets(where))
+        secrets = list(client.list_secrets(where))
     if json:
-        output.print_json(found)
+        output.print_json(secrets)
         return
     output.print_table(
         ("NAME", "CHANGED"),
-        [(secret.name, output.local_time(secret.updated_at)) for secret in found],
+        [(secret.name, output.local_time(secret.updated_at)) for secret in secrets],
         empty=f"No secrets in {where}.",
     )
 

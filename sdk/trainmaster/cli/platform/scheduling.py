@@ -46,9 +46,9 @@ def set_policy(
 ) -> None:
     """Change settings (platform admins); they apply from the next scheduling tick."""
     with session.client() as client:
-        given = options.pairs(settings, "SETTING=VALUE", is_once=True)
+        assignments = options.pairs(settings, "SETTING=VALUE", is_once=True)
         previous = {setting.name: setting.text for setting in client.get_policy().settings}
-        view = client.update_policy(given)
+        view = client.update_policy(assignments)
     if json or session.current().as_json:
         output.print_json(view)
         return
@@ -98,9 +98,9 @@ def reservation(ctx: typer.Context, json: options.Json = False) -> None:
 def list_reservations(json: options.Json = False) -> None:
     """List the present and future reservations, by their begin."""
     with session.client() as client:
-        found = list(client.list_reservations())
+        reservations = list(client.list_reservations())
     if json or session.current().as_json:
-        output.print_json(found)
+        output.print_json(reservations)
         return
     output.print_table(
         ("ID", "NAME", "PROJECT", "BEGINS", "ENDS", "NOW", "NODES"),
@@ -114,7 +114,7 @@ def list_reservations(json: options.Json = False) -> None:
                 "active" if view.is_active else None,
                 _nodes(view),
             )
-            for view in found
+            for view in reservations
         ],
         empty="No reservations.",
     )
@@ -203,10 +203,10 @@ def _span(text: str, option: str) -> timedelta:
         return timedelta(seconds=parse_duration_s(text))
     except ValueError as error:
         is_too_long = "is not between" in str(error)
-        what = str(error) if is_too_long else f"{text!r} is neither a date nor a duration like 2h or 3d"
+        problem = str(error) if is_too_long else f"{text!r} is neither a date nor a duration like 2h or 3d"
         if option == "--for" and not is_too_long:
-            what = f"{text!r} is not a duration; write 2h or 3d"
-        raise typer.BadParameter(what, param_hint=option) from error
+            problem = f"{text!r} is not a duration; write 2h or 3d"
+        raise typer.BadParameter(problem, param_hint=option) from error
 
 
 def _nodes(view: ReservationView) -> str:

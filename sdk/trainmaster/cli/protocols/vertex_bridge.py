@@ -82,7 +82,7 @@ def vertex_bridge(
         own = folder or home_path() / "vertex-bridge"
         tls, authority = _made(own, names), own / "ca.pem"
     else:
-        tls, authority = _given(certificate, key), None
+        tls, authority = _tls_of_files(certificate, key), None
     try:
         serve(url, listen, tls, ready=lambda port: _tell(url, f"{_reached_by(host)}:{port}", authority, as_json=json))
     except CannotListen as error:
@@ -108,10 +108,10 @@ def _made(folder: Path, names: list[str] | None) -> Tls:
         raise LocalFileProblem(f"The certificate cannot be kept in {folder}: {error.strerror}.") from error
     if is_new:
         output.note(f"A new certificate lies in {folder}; clients trust it by its {certificates.CA}.")
-    return _given(folder / certificates.CERTIFICATE, folder / certificates.KEY)
+    return _tls_of_files(folder / certificates.CERTIFICATE, folder / certificates.KEY)
 
 
-def _given(certificate: Path | None, key: Path | None) -> Tls:
+def _tls_of_files(certificate: Path | None, key: Path | None) -> Tls:
     from trainmaster.vertex_bridge.server import Tls
 
     if certificate is None or key is None:

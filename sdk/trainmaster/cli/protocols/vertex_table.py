@@ -79,21 +79,21 @@ def try_machine(
     if count is not None and accelerator is None:
         raise WrongUse("--count goes with --accelerator, such as --accelerator NVIDIA_TESLA_T4.")
     with session.client() as client:
-        found = client.try_vertex_machine(machine_type, accelerator=accelerator, count=count, location=location)
+        machine = client.try_vertex_machine(machine_type, accelerator=accelerator, count=count, location=location)
     if json or session.current().as_json:
-        output.print_json(found)
+        output.print_json(machine)
         return
-    requested = dict(found.resources)
+    requested = dict(machine.resources)
     models = requested.pop("gpu_type", None)
     if models is not None:
         requested["gpus"] = f"{requested['gpus']} ({' or '.join(models) or 'any model'})"
     pairs: list[tuple[str, Any]] = [(name, str(value)) for name, value in requested.items()]
     if not pairs:
         pairs = [("requests", "nothing: it shares its node")]
-    pairs += [("nodes", ", ".join(f"{key}={value}" for key, value in found.node_selector.items()) or "any")]
-    pairs += [("entries", ", ".join(_entry_text(entry) for entry in found.entries) or "built in")]
+    pairs += [("nodes", ", ".join(f"{key}={value}" for key, value in machine.node_selector.items()) or "any")]
+    pairs += [("entries", ", ".join(_entry_text(entry) for entry in machine.entries) or "built in")]
     output.print_pairs(pairs)
-    output.warn(found.warnings)
+    output.warn(machine.warnings)
 
 
 def _entry_text(entry: VertexEntryView) -> str:
@@ -163,11 +163,11 @@ def _read(file: str) -> dict[str, Any]:
     name = "stdin" if file == "-" else file
     try:
         text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
-        found = read_document(text) if text.strip() else None
+        document = read_document(text) if text.strip() else None
     except OSError as error:
         raise WrongUse(f"{file} cannot be read: {error.strerror or error}.") from error
     except (UnicodeDecodeError, SpecError) as error:
         raise WrongUse(f"{name} cannot be read: {error}.") from error
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         raise WrongUse(f"{name} is not a table; `trainmaster vertex-table` shows the format.")
-    return found
+    return document

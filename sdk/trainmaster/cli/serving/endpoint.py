@@ -63,9 +63,9 @@ def create(
 def list_endpoints(project: options.Project = None, json: options.Json = False) -> None:
     """List endpoints, newest first."""
     with session.client() as client:
-        found = list(client.list_endpoints(project=project))
+        endpoints = list(client.list_endpoints(project=project))
     if json or session.current().as_json:
-        output.print_json(found)
+        output.print_json(endpoints)
         return
     console, now = output.answers(), output.now()
     output.print_table(
@@ -79,7 +79,7 @@ def list_endpoints(project: options.Project = None, json: options.Json = False) 
                 f"{sum(item.ready for item in view.deployments)} of {sum(item.replicas for item in view.deployments)}",
                 output.ago(view.created_at, now),
             )
-            for view in found
+            for view in endpoints
         ],
         empty="No endpoints.",
     )
@@ -200,17 +200,17 @@ def predict(
     if more is not None and not isinstance(more, dict):
         raise WrongUse("--parameters must be a JSON object.")
     with session.client() as client:
-        found = client.predict_with_metadata(
+        answer = client.predict_with_metadata(
             endpoint, rows, parameters=more, project=session.project_or_default(project), deployment=deployment
         )
     if json:
         output.print_json(
-            {"predictions": found.predictions, **({"metadata": found.metadata} if found.metadata else {})}
+            {"predictions": answer.predictions, **({"metadata": answer.metadata} if answer.metadata else {})}
         )
         return
-    for prediction in found.predictions:
+    for prediction in answer.predictions:
         output.say(json_module.dumps(prediction))
-    classes = found.metadata.get("classes") if isinstance(found.metadata, dict) else None
+    classes = answer.metadata.get("classes") if isinstance(answer.metadata, dict) else None
     if isinstance(classes, list):
         output.note(f"Order of the classes: {', '.join(map(str, classes))}.", "dim")
 
@@ -273,9 +273,9 @@ def rollback(
 def history(endpoint: Endpoint, project: options.Project = None, json: options.Json = False) -> None:
     """Show the endpoint's history, newest first."""
     with session.client() as client:
-        found = list(client.list_endpoint_changes(endpoint, project=session.project_or_default(project), limit=200))
+        changes = list(client.list_endpoint_changes(endpoint, project=session.project_or_default(project), limit=200))
     if json:
-        output.print_json(found)
+        output.print_json(changes)
         return
     output.print_table(
         ("TIME", "ACTOR", "CHANGE", "DEPLOYMENT", "REVISION", "REASON"),
@@ -288,7 +288,7 @@ def history(endpoint: Endpoint, project: options.Project = None, json: options.J
                 change.revision,
                 change.reason or None,
             )
-            for change in found
+            for change in changes
         ],
         empty="No changes.",
     )
@@ -305,14 +305,14 @@ def traffic(
     json: options.Json = False,
 ) -> None:
     """Set the traffic split of the deployments."""
-    wanted: dict[str, int] = {}
+    shares: dict[str, int] = {}
     for part in parts:
         name, _, number = part.partition("=")
         if not (number.isascii() and number.isdecimal()):
             raise WrongUse(f"{part!r} is not NAME=PERCENT, such as default=90.")
-        wanted[name] = int(number)
+        shares[name] = int(number)
     with session.client() as client:
-        made = client.set_endpoint_traffic(endpoint, wanted, project=session.project_or_default(project))
+        made = client.set_endpoint_traffic(endpoint, shares, project=session.project_or_default(project))
     output.print_result(
         made, f"{made.name}: {', '.join(f'{item.name} {item.traffic} %' for item in made.deployments)}", as_json=json
     )
@@ -490,10 +490,10 @@ def _follow(client: Client, endpoint: str, name: str, revision: int, project: st
 
 
 def _of(detail: EndpointDetail, name: str) -> DeploymentDetail:
-    found = next((item for item in detail.deployments if item.name == name), None)
-    if found is None:
+    match = next((item for item in detail.deployments if item.name == name), None)
+    if match is None:
         raise WrongUse(f"{detail.name} no longer has a deployment {name!r}.")
-    return found
+    return match
 
 
 def _words_of(text: str | None) -> list[str]:
@@ -503,7 +503,7 @@ def _words_of(text: str | None) -> list[str]:
         raise WrongUse(f"--args {text}: {error}; quote it as in a shell.") from error
 
 
-def _json_of(text: str, what: str) -> Any:
+def _json_of(text: str, label: str) -> Any:
     try:
         if text == "-":
             text = sys.stdin.read()
@@ -511,6 +511,6 @@ def _json_of(text: str, what: str) -> Any:
             text = Path(text[1:]).read_text(encoding="utf-8")
         return json_module.loads(text)
     except OSError as error:
-        raise WrongUse(f"{what}: {text[1:]} cannot be read: {error.strerror}.") from error
+        raise WrongUse(f"{label}: {text[1:]} cannot be read: {error.strerror}.") from error
     except ValueError as error:
-        raise WrongUse(f"{what} is not JSON: {error}.") from error
+        raise WrongUse(f"{label} is not JSON: {error}.") from error

@@ -73,14 +73,14 @@ def list_models(
 ) -> None:
     """List the project's models, by name."""
     with session.client() as client:
-        found = list(client.list_models(session.project_or_default(project), search=search or None))
+        models = list(client.list_models(session.project_or_default(project), search=search or None))
     if json or session.current().as_json:
-        output.print_json(found)
+        output.print_json(models)
         return
     now = output.now()
     output.print_table(
         ("NAME", "VERSIONS", "LATEST", "ALIASES", "CHANGED"),
-        [(view.name, view.versions, view.latest, _aliases(view), output.ago(view.updated_at, now)) for view in found],
+        [(view.name, view.versions, view.latest, _aliases(view), output.ago(view.updated_at, now)) for view in models],
         empty="No models.",
     )
 
@@ -96,11 +96,11 @@ def show(
     own = session.project_or_default(project)
     with session.client() as client:
         if version is None:
-            found, versions = client.get_model(own, model), list(client.list_versions(own, model))
+            summary, versions = client.get_model(own, model), list(client.list_versions(own, model))
             if json:
-                output.print_json({**found.model_dump(mode="json"), "version_list": output.to_plain(versions)})
+                output.print_json({**summary.model_dump(mode="json"), "version_list": output.to_plain(versions)})
                 return
-            _show_model(found)
+            _show_model(summary)
             output.say()
             _print_versions(versions)
             return
@@ -128,20 +128,20 @@ def versions(
     """List the versions of a model, newest first."""
     own = session.project_or_default(project)
     with session.client() as client:
-        found = list(client.list_versions(own, model, stage=None if stage is None else _stage(stage)))
+        listed = list(client.list_versions(own, model, stage=None if stage is None else _stage(stage)))
     if json:
-        output.print_json(found)
+        output.print_json(listed)
     else:
-        _print_versions(found)
+        _print_versions(listed)
 
 
 @app.command()
 def history(model: Model, project: options.Project = None, json: options.Json = False) -> None:
     """Show the model's history, newest first."""
     with session.client() as client:
-        found = list(client.list_model_changes(session.project_or_default(project), model, limit=200))
+        changes = list(client.list_model_changes(session.project_or_default(project), model, limit=200))
     if json:
-        output.print_json(found)
+        output.print_json(changes)
         return
     output.print_table(
         ("TIME", "USER", "CHANGE", "VERSION", "NAME", "FROM", "TO", "REASON"),
@@ -150,7 +150,7 @@ def history(model: Model, project: options.Project = None, json: options.Json = 
                 output.local_time(change.at), change.user, change.what, change.version, change.name or None,
                 change.before, change.after, change.reason or None,
             )
-            for change in found
+            for change in changes
         ],
         empty="No changes.",
     )  # fmt: skip
@@ -175,9 +175,9 @@ def alias(
             client.remove_model_alias(own, model, name)
         else:
             client.set_model_alias(own, model, name, version, reason=reason)
-        found = client.get_model(own, model)
+        detail = client.get_model(own, model)
     output.print_result(
-        found, f"{model} {name} " + ("removed" if version is None else f"-> version {version}"), as_json=json
+        detail, f"{model} {name} " + ("removed" if version is None else f"-> version {version}"), as_json=json
     )
 
 
@@ -235,15 +235,15 @@ def delete(
 ) -> None:
     """Delete a version, or a model with all of its versions."""
     own = session.project_or_default(project)
-    what = f"version {version} of model {model}" if version is not None else f"model {model} with all its versions"
+    target = f"version {version} of model {model}" if version is not None else f"model {model} with all its versions"
     if not yes and output.is_interactive():
-        typer.confirm(f"Delete {what}?", abort=True, err=True)
+        typer.confirm(f"Delete {target}?", abort=True, err=True)
     with session.client() as client:
         if version is None:
             client.delete_model(own, model, force=force)
         else:
             client.delete_version(own, model, version, force=force)
-    output.print_result({"deleted": what}, f"{what} deleted", as_json=json)
+    output.print_result({"deleted": target}, f"{target} deleted", as_json=json)
 
 
 @app.command()
@@ -260,8 +260,8 @@ def protect(
         if version is not None:
             _print_version(client.change_version(own, model, version, is_protected=not off), as_json=json)
             return
-        found = client.change_model(own, model, is_protected=not off)
-    output.print_result(found, f"{model} {'protected' if found.is_protected else 'not protected'}", as_json=json)
+        detail = client.change_model(own, model, is_protected=not off)
+    output.print_result(detail, f"{model} {'protected' if detail.is_protected else 'not protected'}", as_json=json)
 
 
 def _show_model(view: ModelView) -> None:
@@ -310,10 +310,10 @@ def _show_version(view: VersionDetail) -> None:
 
 def _origin(view: VersionDetail) -> str:
     source, name = view.source, view.lineage.job_name if view.lineage else ""
-    what = f"{source.kind} {source.path}"
+    origin = f"{source.kind} {source.path}"
     if not source.job:
-        return what
-    return f"{what} of job {name} ({source.job})" if name else f"{what} of job {source.job}"
+        return origin
+    return f"{origin} of job {name} ({source.job})" if name else f"{origin} of job {source.job}"
 
 
 def _commands(by_role: dict[str, str]) -> list[tuple[str, str]]:
@@ -324,7 +324,7 @@ def _commands(by_role: dict[str, str]) -> list[tuple[str, str]]:
     return [(f"Command of {role}", line) for role, line in commands.items()]
 
 
-def _print_versions(found: list[VersionView]) -> None:
+def _print_versions(versions: list[VersionView]) -> None:
     console, now = output.answers(), output.now()
     output.print_table(
         ("VERSION", "STATE", "STAGE", "ALIASES", "SIZE", "JOB", "CREATED", "DETAIL"),
@@ -339,7 +339,7 @@ def _print_versions(found: list[VersionView]) -> None:
                 output.ago(view.created_at, now),
                 view.reason or _values(view.metrics),
             )
-            for view in found
+            for view in versions
         ],
         empty="No versions.",
     )

@@ -90,12 +90,12 @@ _UTC: Final = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?\+00:00")
 
 
 @contextmanager
-def refused_as(what: str) -> Iterator[None]:
-    """Within the context, a rejected spec is that of ``what``, not a job's."""
+def refused_as(subject: str) -> Iterator[None]:
+    """Within the context, a rejected spec is that of ``subject``, not a job's."""
     try:
         yield
     except InvalidSpec as error:
-        error.of = what
+        error.of = subject
         raise
 
 
@@ -160,12 +160,12 @@ def _in_options(sentence: str) -> str:
     """The server's message with the option instead of the field at its beginning, and local times."""
     from datetime import datetime
 
-    def option(found: re.Match[str]) -> str:
-        is_setting = found[0].lower().startswith("settings.")
-        return found[1] if is_setting else _OPTIONS.get(found[1].lower(), found[0])
+    def option(match: re.Match[str]) -> str:
+        is_setting = match[0].lower().startswith("settings.")
+        return match[1] if is_setting else _OPTIONS.get(match[1].lower(), match[0])
 
-    def local(found: re.Match[str]) -> str:
-        return local_time(datetime.fromisoformat(found[0])) or found[0]
+    def local(match: re.Match[str]) -> str:
+        return local_time(datetime.fromisoformat(match[0])) or match[0]
 
     return _UTC.sub(local, _FIELD.sub(option, sentence))
 
@@ -173,19 +173,19 @@ def _in_options(sentence: str) -> str:
 def in_commands(sentence: str) -> str:
     """The server's message with commands instead of API requests."""
 
-    def command(found: re.Match[str]) -> str:
-        known = _COMMANDS.get(found[1])
-        return f"`trainmaster {known}`" if known else found[0]
+    def command(match: re.Match[str]) -> str:
+        known = _COMMANDS.get(match[1])
+        return f"`trainmaster {known}`" if known else match[0]
 
     return _REQUEST.sub(command, _STUDY_REQUEST.sub(r"`trainmaster study show \1`", sentence))
 
 
 def tell_bug(error: BaseException, *, as_json: bool) -> None:
     """Print an unexpected error without its traceback."""
-    what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    problem = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     tell_error(
         TrainmasterError(
-            f"This is a bug in trainmaster's command line ({what}); TRAINMASTER_DEBUG=1 shows the traceback."
+            f"This is a bug in trainmaster's command line ({problem}); TRAINMASTER_DEBUG=1 shows the traceback."
         ),
         as_json=as_json,
     )
@@ -220,8 +220,8 @@ def usage_sentence(error: Any) -> str:
     """The error and the command's help, in one line."""
     ctx = getattr(error, "ctx", None)
     more = f" See `{ctx.command_path} --help`." if ctx is not None else ""
-    what = _usage_problem(error).rstrip(".")
-    return f"{what}{'' if what.endswith('?') else '.'}{more}"
+    problem = _usage_problem(error).rstrip(".")
+    return f"{problem}{'' if problem.endswith('?') else '.'}{more}"
 
 
 def _usage_problem(error: Any) -> str:

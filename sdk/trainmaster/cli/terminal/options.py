@@ -214,7 +214,7 @@ def pairs(
         from_environment: a bare ``KEY`` takes its value from the caller's environment.
         is_once: two different values of a key are an error; otherwise the last value counts.
     """
-    found: dict[str, str] = {}
+    mapping: dict[str, str] = {}
     for assignment in assignments:
         key, separator, value = assignment.partition("=")
         if not separator and from_environment and key in os.environ:
@@ -222,10 +222,10 @@ def pairs(
         elif not separator or not key:
             more = ", and the variable is not set here" if from_environment and key else ""
             raise typer.BadParameter(f"{assignment!r} is not KEY=VALUE{more}", param_hint=option)
-        if is_once and found.get(key, value) != value:
-            raise typer.BadParameter(f"{key} is given twice, as {found[key]} and as {value}", param_hint=option)
-        found[key] = value
-    return found
+        if is_once and mapping.get(key, value) != value:
+            raise typer.BadParameter(f"{key} is given twice, as {mapping[key]} and as {value}", param_hint=option)
+        mapping[key] = value
+    return mapping
 
 
 def moment(text: str | None, now: datetime, option: str) -> datetime | None:
@@ -273,8 +273,8 @@ def resources_of(
 ) -> dict[str, Any]:
     """The given resources, as in a job spec."""
     models = [model.strip() for model in (gpu_type or "").split(",") if model.strip()]
-    given = {"cpu": cpu, "memory": memory, "gpus": gpus or None, "gpu_type": models or None, "shm": shm}
-    return {name: value for name, value in given.items() if value is not None}
+    resources = {"cpu": cpu, "memory": memory, "gpus": gpus or None, "gpu_type": models or None, "shm": shm}
+    return {name: value for name, value in resources.items() if value is not None}
 
 
 def environment_of(env: list[str] | None) -> dict[str, str]:

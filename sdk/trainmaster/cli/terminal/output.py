@@ -22,9 +22,9 @@ _LINE_AFTER_S: Final = 3.0
 _LINE_EVERY_S: Final = 10.0
 # A desired state that the next reconcile pass will reach.
 _PENDING_REQUESTS: Final = {
-    (state, wanted): f" ({wanted} requested)"
+    (state, desired): f" ({desired} requested)"
     for state in ("queued", "starting", "running")
-    for wanted in ("cancel", "pause")
+    for desired in ("cancel", "pause")
 }
 # Icon and colour in addition to the word, which alone states the state.
 _STATES: Final[dict[str, tuple[str, str]]] = {
@@ -107,12 +107,12 @@ def is_fancy(console: Console) -> bool:
     return console.is_terminal and "utf" in (console.encoding or "").lower()
 
 
-def state_text(state: str, console: Console, *, wanted: str = "run") -> Any:
-    """The state in its colour; ``wanted``: the desired state, shown if it is not reached yet."""
+def state_text(state: str, console: Console, *, desired: str = "run") -> Any:
+    """The state in its colour; ``desired``: the requested state, shown if it is not reached yet."""
     from rich.text import Text
 
     icon, colour = _STATES.get(state, ("•", ""))
-    request = _PENDING_REQUESTS.get((state, wanted), "")
+    request = _PENDING_REQUESTS.get((state, desired), "")
     return Text((f"{icon} {state}" if is_fancy(console) else state) + request, colour)
 
 
@@ -216,11 +216,11 @@ def print_changes(before: Mapping[str, str], after: Mapping[str, str]) -> None:
         note("No changes.", "dim")
 
 
-def note_change(what: str, at: datetime | None, user: str | None) -> None:
+def note_change(change: str, at: datetime | None, user: str | None) -> None:
     """When and by whom settings were changed; nothing if they never were."""
     if at is not None:
         by = f" by {user}" if user else ""
-        note(f"{what}{by} {local_time(at)}.", "dim")
+        note(f"{change}{by} {local_time(at)}.", "dim")
 
 
 def warn(warnings: Iterable[str]) -> None:
@@ -249,13 +249,13 @@ def duration(span: timedelta | float | None) -> str | None:
     seconds = max(0.0, seconds)
     if seconds < 10:
         return f"{seconds:.1f} s"
-    whole = round(seconds)
-    minutes, rest = divmod(whole, 60)
-    if whole < 60:
-        return f"{whole} s"
+    total_s = round(seconds)
+    minutes, seconds_left = divmod(total_s, 60)
+    if total_s < 60:
+        return f"{total_s} s"
     hours, minutes_left = divmod(minutes, 60)
     if hours == 0:
-        return f"{minutes} m {rest:02d} s"
+        return f"{minutes} m {seconds_left:02d} s"
     days, hours_left = divmod(hours, 24)
     return f"{hours} h {minutes_left:02d} m" if days == 0 else f"{days} d {hours_left} h"
 
@@ -367,4 +367,4 @@ def only_colours(line: str) -> str:
     if line.isprintable():
         return line
     overwritten = [part for part in line.split("\r") if part]
-    return _WITH_COLOUR.sub(lambda found: found[1] or "", overwritten[-1] if overwritten else "")
+    return _WITH_COLOUR.sub(lambda match: match[1] or "", overwritten[-1] if overwritten else "")

@@ -153,7 +153,7 @@ def _errors_name_options(*, as_is: bool) -> Iterator[None]:
                 for item in mistakes
             )
             sentence = error.sentence.replace(_STATE_KIND, "say --kind and, of tables, --target and --task")
-            error.sentence = _SAY_TASK.sub(r"\1ay --task ", _FIELD.sub(lambda found: _option(found[0]), sentence))
+            error.sentence = _SAY_TASK.sub(r"\1ay --task ", _FIELD.sub(lambda match: _option(match[0]), sentence))
             if is_local and error.mistakes:
                 error.sentence = "The AutoML request is invalid:"
         raise
@@ -163,9 +163,9 @@ def _option(field: str) -> str:
     """The option for a request field such as ``families.0``; the field itself if there is none."""
     from trainmaster.wire.automl import AutomlCreate
 
-    name, _, rest = field.partition(".")
+    name, _, below = field.partition(".")
     if name == "resources":
-        return f"--{rest}" if rest in _RESOURCES else field
+        return f"--{below}" if below in _RESOURCES else field
     return _OPTIONS.get(name, "--" + name.replace("_", "-")) if name in AutomlCreate.model_fields else field
 
 
@@ -195,11 +195,11 @@ def show(
 ) -> None:
     """Show the leaderboard, the final test and the registered model."""
     with session.client() as client:
-        found = client.get_automl(study, limit=limit if json else _WHOLE)
+        detail = client.get_automl(study, limit=limit if json else _WHOLE)
     if json:
-        output.print_json(found)
+        output.print_json(detail)
     else:
-        _show(found, limit=limit)
+        _show(detail, limit=limit)
 
 
 @app.command()
@@ -212,8 +212,8 @@ def watch(study: Study, json: options.Json = False) -> None:
 def _tell_plan(made: AutomlDetail) -> None:
     named = f"{made.name} ({made.id})" if made.id is not None else f"{made.name}: a plan, nothing was created"
     output.say(named)
-    what = f"{made.task} of {made.target}" if made.target else made.task
-    output.say(f"{what} by {', '.join(made.families)}; {made.goal} {made.metric}")
+    goal = f"{made.task} of {made.target}" if made.target else made.task
+    output.say(f"{goal} by {', '.join(made.families)}; {made.goal} {made.metric}")
     for note in made.notes:
         output.note(note, "dim")
 
@@ -226,54 +226,56 @@ def _follow(client: Client, study: str, *, as_json: bool, shown_notes: Sequence[
     ended = EndedTrials(client)
     has_shown_winner = False
     while True:
-        found = client.get_automl(study, limit=1)
-        study = found.id or study  # the name may soon refer to a newer study
-        if sum(found.trials.values()) - found.trials.get("running", 0) > len(ended.reported):
+        progress = client.get_automl(study, limit=1)
+        study = progress.id or study  # the name may soon refer to a newer study
+        if sum(progress.trials.values()) - progress.trials.get("running", 0) > len(ended.reported):
             detail = client.get_study(study)
             for trial in ended.new(study):
                 tell_trial(trial, detail, as_json=as_json)
-        if found.winner is not None and not has_shown_winner and not as_json:
+        if progress.winner is not None and not has_shown_winner and not as_json:
             has_shown_winner = True
-            output.note(f"The final run of the best trial, {found.winner.trial}, tests and registers the model.", "dim")
-        if is_automl_over(found):
+            output.note(
+                f"The final run of the best trial, {progress.winner.trial}, tests and registers the model.", "dim"
+            )
+        if is_automl_over(progress):
             break
         time.sleep(_WATCH_S)  # noqa: TID251 (a person watches)
-    found = client.get_automl(study, limit=_LINES if as_json else _WHOLE)
+    progress = client.get_automl(study, limit=_LINES if as_json else _WHOLE)
     if as_json:
-        output.print_json_line(found)
+        output.print_json_line(progress)
     else:
-        _show(found, shown_notes=shown_notes)
-    is_registered = found.winner is not None and found.winner.version_state == "ready"
+        _show(progress, shown_notes=shown_notes)
+    is_registered = progress.winner is not None and progress.winner.version_state == "ready"
     return ExitCode.OK if is_registered else ExitCode.FAILED
 
 
-def _show(found: AutomlDetail, *, limit: int = _LINES, shown_notes: Sequence[str] = ()) -> None:
+def _show(detail: AutomlDetail, *, limit: int = _LINES, shown_notes: Sequence[str] = ()) -> None:
     from trainmaster.cli.tuning.study_views import winner_words
 
     console = output.answers()
     pairs: list[tuple[str, Any]] = [
-        ("AutoML", f"{found.name} ({found.id})"),
-        ("State", output.state_text(found.state or "", console)),
-        ("Reason", found.reason or None),
-        ("Data", found.data + (f", target {found.target}" if found.target else "")),
-        ("Goal", f"{found.goal} {found.metric} ({found.task})"),
+        ("AutoML", f"{detail.name} ({detail.id})"),
+        ("State", output.state_text(detail.state or "", console)),
+        ("Reason", detail.reason or None),
+        ("Data", detail.data + (f", target {detail.target}" if detail.target else "")),
+        ("Goal", f"{detail.goal} {detail.metric} ({detail.task})"),
     ]
-    if found.winner is not None:
-        pairs.append(("Winner", winner_words(found.winner)))
-    if found.test is not None:
-        test = found.test
+    if detail.winner is not None:
+        pairs.append(("Winner", winner_words(detail.winner)))
+    if detail.test is not None:
+        test = detail.test
         range_ = f" (95 %: {test.low:.4g} to {test.high:.4g})" if test.low is not None and test.high is not None else ""
-        pairs.append(("Test", f"{found.metric} {test.score:.4g}{range_}, on {test.rows} held-out rows"))
+        pairs.append(("Test", f"{detail.metric} {test.score:.4g}{range_}, on {test.rows} held-out rows"))
         pairs.append(("", test.hint or None))
     output.print_pairs(pairs)
     output.say()
-    baseline = next((row for row in found.leaderboard if row.family == _BASELINE), None)
+    baseline = next((row for row in detail.leaderboard if row.family == _BASELINE), None)
     # The baseline is always shown, whatever its rank.
-    rows = [row for row in found.leaderboard if row.rank <= limit or row is baseline]
+    rows = [row for row in detail.leaderboard if row.rank <= limit or row is baseline]
     is_any_stopped = not all(row.is_whole for row in rows)
     output.print_table(
         (
-            "RANK", "TRIAL", "FAMILY", found.metric.upper(), "SECONDS", "PARAMETERS",
+            "RANK", "TRIAL", "FAMILY", detail.metric.upper(), "SECONDS", "PARAMETERS",
             *(("END",) if is_any_stopped else ()),
         ),
         [
@@ -286,9 +288,9 @@ def _show(found: AutomlDetail, *, limit: int = _LINES, shown_notes: Sequence[str
         ],
         empty="No trial has a result yet.",
     )  # fmt: skip
-    if len(rows) < len(found.leaderboard):
-        output.note(f"{len(rows)} of {len(found.leaderboard)}; --limit of `automl show` shows more.", "dim")
-    for note in found.notes:
+    if len(rows) < len(detail.leaderboard):
+        output.note(f"{len(rows)} of {len(detail.leaderboard)}; --limit of `automl show` shows more.", "dim")
+    for note in detail.notes:
         if note not in shown_notes:
             output.note(note, "dim")
 

@@ -108,9 +108,9 @@ def list_studies(
     if unknown is not None:
         raise typer.BadParameter(f"{unknown!r} is none of {', '.join(known)}", param_hint="--state")
     with session.client() as client:
-        found = list(client.list_studies(project=project, state=states or (), user=user, search=search, limit=limit))
+        studies = list(client.list_studies(project=project, state=states or (), user=user, search=search, limit=limit))
     if json or session.current().as_json:
-        output.print_json(found)
+        output.print_json(studies)
         return
     console, now = output.answers(), output.now()
     output.print_table(
@@ -125,7 +125,7 @@ def list_studies(
                 progress_words(view),
                 best_words(view),
             )
-            for view in found
+            for view in studies
         ],
         empty="No studies.",
         wraps=("TRIALS", "BEST"),
@@ -155,18 +155,18 @@ def best(study: Study, json: options.Json = False) -> None:
             output.print_json(client.get_study_best(study))
             return
         detail = client.get_study(study)
-        found = client.get_study_best(detail.id)
-    if found.trials:
+        answer = client.get_study_best(detail.id)
+    if answer.trials:
         output.print_pairs(
             [
                 ("Study", f"{detail.name} ({detail.id}), {detail.state}, {progress_words(detail)}"),
                 ("Goal", goals_words(detail)),
-                *(best_pairs(found) if len(found.trials) == 1 else ()),
+                *(best_pairs(answer) if len(answer.trials) == 1 else ()),
             ]
         )
-        if len(found.trials) > 1:
+        if len(answer.trials) > 1:
             output.say()
-            print_trials(found.metrics, found.trials)
+            print_trials(answer.metrics, answer.trials)
     else:
         output.say(no_best(detail))
     warn_of_same_names(detail)
@@ -182,21 +182,21 @@ def importance(
 ) -> None:
     """Show the parameters by importance."""
     with session.client() as client:
-        found = client.get_study_importance(study, metric=metric)
+        answer = client.get_study_importance(study, metric=metric)
     if json:
-        output.print_json(found)
-    elif found.reason:
-        output.say(found.reason)
+        output.print_json(answer)
+    elif answer.reason:
+        output.say(answer.reason)
     else:
         output.print_table(
             ("PARAMETER", "IMPORTANCE", "TRIALS"),
             [
                 (item.name, "unknown" if item.importance is None else f"{100 * item.importance:.0f} %", item.trials)
-                for item in found.parameters
+                for item in answer.parameters
             ],
             empty="The study has no parameters.",
         )
-        if any(item.importance is None for item in found.parameters):
+        if any(item.importance is None for item in answer.parameters):
             output.note("Unknown: fewer than ten trials have the parameter.", "dim")
 
 
@@ -211,25 +211,25 @@ def predict(
 ) -> None:
     """Predict the best value after more trials: an extrapolation with an interval, or why there is none."""
     with session.client() as client:
-        found = client.get_study_prediction(study, more=more)
+        answer = client.get_study_prediction(study, more=more)
     if json:
-        output.print_json(found)
+        output.print_json(answer)
         return
-    if found.reason or not found.points:
-        output.say(found.reason or "Unknown.")
+    if answer.reason or not answer.points:
+        output.say(answer.reason or "Unknown.")
         return
-    output.say(f"Best {found.metric} now: {value_text(found.best)}, of {found.trials} trials with a result.")
+    output.say(f"Best {answer.metric} now: {value_text(answer.best)}, of {answer.trials} trials with a result.")
     output.print_table(
         ("MORE TRIALS", "LIKELY BEST", "80 % INTERVAL"),
         [
             (point.more, value_text(point.likely), f"{value_text(point.low)} to {value_text(point.high)}")
-            for point in found.points[3::4]
+            for point in answer.points[3::4]
         ],
         empty="",
     )
     output.note(
-        f"Probability of an improvement: {100 * (found.chance or 0):.0f} %. Of {found.checked} earlier predictions, "
-        f"{found.held} were right.",
+        f"Probability of an improvement: {100 * (answer.chance or 0):.0f} %. Of {answer.checked} earlier predictions, "
+        f"{answer.held} were right.",
         "dim",
     )
 

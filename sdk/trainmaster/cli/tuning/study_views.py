@@ -72,11 +72,11 @@ def no_best(detail: StudyDetail) -> str:
     return f"No trial has a result. {detail.reason}".strip()
 
 
-def best_pairs(found: StudyBest) -> list[tuple[str, Any]]:
-    [trial] = found.trials
+def best_pairs(best: StudyBest) -> list[tuple[str, Any]]:
+    [trial] = best.trials
     return [
         ("Trial", f"{trial.number}" + (f" (job {trial.job})" if trial.job else "")),
-        ("Result", result_words(trial, found.metrics)),
+        ("Result", result_words(trial, best.metrics)),
         *((name, value_text(value)) for name, value in trial.parameters.items()),
     ]
 
@@ -143,9 +143,9 @@ def warn_of_same_names(detail: StudyDetail) -> None:
     """Print a hint if other active studies have the same name, which refers to the newest."""
     if detail.namesakes:
         shown = ", ".join(detail.namesakes)
-        others = "another study" if len(detail.namesakes) == 1 else "other studies"
+        namesakes = "another study" if len(detail.namesakes) == 1 else "other studies"
         output.note(
-            f"Also active: {others} named {detail.name} ({shown}). The name refers to the newest; use an ID for "
+            f"Also active: {namesakes} named {detail.name} ({shown}). The name refers to the newest; use an ID for "
             f"another.",
             "yellow",
         )

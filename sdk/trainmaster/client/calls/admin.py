@@ -165,9 +165,9 @@ def create_token(
     user: str | None = None,
 ) -> Call[TokenCreated]:
     """A new token; only this response contains its text. ``user``: another user, for platform admins."""
-    given: dict[str, Any] = {"name": name, "scopes": list(scopes)}
+    required: dict[str, Any] = {"name": name, "scopes": list(scopes)}
     optional: dict[str, Any] = {"expires_in_s": expires_in_s, "user": user}
-    body = TokenCreate(**given, **{key: value for key, value in optional.items() if value is not None})
+    body = TokenCreate(**required, **{key: value for key, value in optional.items() if value is not None})
     return typed(TokenCreated, "create_token", "POST", "/tokens", body=body)
 
 

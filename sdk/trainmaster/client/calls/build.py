@@ -27,10 +27,10 @@ def path(template: str, **parts: str | int) -> str:
     return template.format(**{name: quote(str(part), safe=":") for name, part in parts.items()})
 
 
-def params(**given: Param) -> tuple[tuple[str, str], ...]:
+def params(**values: Param) -> tuple[tuple[str, str], ...]:
     """Query parameters; ``None`` is left out, a list repeats its name."""
     pairs: list[tuple[str, str]] = []
-    for name, value in given.items():
+    for name, value in values.items():
         match value:
             case None:
                 pass

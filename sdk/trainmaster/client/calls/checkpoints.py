@@ -125,8 +125,8 @@ def clear_retention(job: str) -> Call[None]:
     return without_content("clear_retention", "DELETE", _checkpoints_path(job, "/retention"))
 
 
-def _checkpoints_path(job: str, rest: str) -> str:
-    return path("/jobs/{job}/checkpoints", job=job) + rest
+def _checkpoints_path(job: str, below: str) -> str:
+    return path("/jobs/{job}/checkpoints", job=job) + below
 
 
 def _with_long_timeout(call: Call[T]) -> Call[T]:

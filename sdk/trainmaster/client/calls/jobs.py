@@ -52,10 +52,10 @@ def check_spec(spec: Mapping[str, Any] | JobSpec | None = None, *, spec_text: st
 
 
 def _submit_request(spec: Mapping[str, Any] | JobSpec | None, spec_text: str | None, *, dry_run: bool) -> SubmitRequest:
-    return SubmitRequest(**_given(spec, spec_text), dry_run=dry_run)
+    return SubmitRequest(**_spec_fields(spec, spec_text), dry_run=dry_run)
 
 
-def _given(spec: Mapping[str, Any] | JobSpec | None, spec_text: str | None) -> dict[str, Any]:
+def _spec_fields(spec: Mapping[str, Any] | JobSpec | None, spec_text: str | None) -> dict[str, Any]:
     if isinstance(spec, JobSpec):
         spec = spec.model_dump(mode="json", exclude_unset=True)
     return {"spec_text": spec_text} if spec is None else {"spec": dict(spec)}
@@ -124,8 +124,8 @@ def resume_job(job: str, *, reason: str = "", checkpoint: str | None = None) -> 
     Args:
         checkpoint: path of the checkpoint to resume from instead of the newest; a running job is restarted.
     """
-    given = {} if checkpoint is None else {"checkpoint": checkpoint}
-    body = ResumeRequest(reason=reason, **given)
+    fields = {} if checkpoint is None else {"checkpoint": checkpoint}
+    body = ResumeRequest(reason=reason, **fields)
     return typed(JobDetail, "resume_job", "POST", path("/jobs/{job}/resume", job=job), body=body, is_repeatable=True)
 
 
@@ -146,8 +146,8 @@ def clone_job(
         resume: start from the newest checkpoint of the original.
         checkpoint: path of another checkpoint of the original to start from.
     """
-    given = {} if checkpoint is None else {"checkpoint": checkpoint}
-    body = CloneRequest(changes=dict(changes or {}), resume=resume, **given)
+    fields = {} if checkpoint is None else {"checkpoint": checkpoint}
+    body = CloneRequest(changes=dict(changes or {}), resume=resume, **fields)
     return typed(
         JobDetail,
         "clone_job",

@@ -82,7 +82,7 @@ def change_model(
     is_protected: bool | None = None,
 ) -> Call[ModelView]:
     """Omitted fields stay unchanged; ``labels`` replaces all labels."""
-    body = ModelChanges.model_validate(_given(description, labels, is_protected))
+    body = ModelChanges.model_validate(_changed_fields(description, labels, is_protected))
     return typed(ModelView, "change_model", "PATCH", path(_MODEL, project=project, model=model), body=body)
 
 
@@ -183,7 +183,7 @@ def change_version(
 ) -> Call[VersionDetail]:
     """Omitted fields stay unchanged; ``labels`` replaces all labels. A version's files never change."""
     at = path(_VERSION, project=project, model=model, version=version)
-    body = VersionChanges.model_validate(_given(description, labels, is_protected))
+    body = VersionChanges.model_validate(_changed_fields(description, labels, is_protected))
     return typed(VersionDetail, "change_version", "PATCH", at, body=body)
 
 
@@ -232,10 +232,12 @@ def _range(first: int | None, last: int | None) -> dict[str, str]:
     return {**PLAIN, **({} if first is None else {"Range": f"bytes={first}-{'' if last is None else last}"})}
 
 
-def _given(description: str | None, labels: Mapping[str, str] | None, is_protected: bool | None) -> dict[str, Any]:
-    given = {
+def _changed_fields(
+    description: str | None, labels: Mapping[str, str] | None, is_protected: bool | None
+) -> dict[str, Any]:
+    fields = {
         "description": description,
         "labels": None if labels is None else dict(labels),
         "is_protected": is_protected,
     }
-    return {name: value for name, value in given.items() if value is not None}
+    return {name: value for name, value in fields.items() if value is not None}

@@ -69,8 +69,8 @@ def forecast_spec(
     Nothing is submitted. ``changes``: merge patch for the spec, as in ``clone_job``. Hypothetical cluster: with
     ``more_nodes`` nodes like node ``like``, and without the nodes ``without``.
     """
-    given = _spec(spec, spec_text)
-    body = ForecastRequest(**given, changes=dict(changes or {}), cluster=_cluster(more_nodes, like, without))
+    spec_fields = _spec(spec, spec_text)
+    body = ForecastRequest(**spec_fields, changes=dict(changes or {}), cluster=_cluster(more_nodes, like, without))
     return typed(ForecastView, "forecast_spec", "POST", "/forecasts", body=body, is_repeatable=True)
 
 
@@ -180,7 +180,7 @@ def update_quota(
         user_guaranteed: guarantees of single users against other users of the project.
         max_priority: maximum priority of its jobs, 0 to 100 or a name; ``None``: no maximum; empty: unchanged.
     """
-    given: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "limit": limits,
         "guaranteed": guaranteed,
         "user_limit": user_limit,
@@ -189,7 +189,7 @@ def update_quota(
         "user_weights": user_weights,
         "weight": weight,
     }
-    changes = {name: value for name, value in given.items() if value is not None}
+    changes = {name: value for name, value in fields.items() if value is not None}
     if max_priority != "":
         changes["max_priority"] = max_priority
     body = QuotaUpdate(**changes)
@@ -223,14 +223,14 @@ def create_reservation(
     count: int | None = None,
 ) -> Call[ReservationView]:
     """Reserve nodes for a project: by name, or ``count`` nodes with the given labels."""
-    given: dict[str, Any] = {"begins_at": begins_at, "count": count}
+    optional: dict[str, Any] = {"begins_at": begins_at, "count": count}
     body = ReservationCreate(
         name=name,
         project=project,
         ends_at=ends_at,
         **({"nodes": list(nodes)} if nodes else {}),
         **({"node_selector": dict(node_selector)} if node_selector else {}),
-        **{key: value for key, value in given.items() if value is not None},
+        **{key: value for key, value in optional.items() if value is not None},
     )
     return typed(ReservationView, "create_reservation", "POST", "/reservations", body=body)
 

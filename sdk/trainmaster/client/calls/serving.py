@@ -37,10 +37,10 @@ def _request_body(instances: Any, parameters: Mapping[str, Any] | None) -> bytes
     try:
         return json.dumps(body, default=_plain).encode()
     except (TypeError, ValueError, RecursionError) as error:
-        found = _first_not_json(body)
-        if found is None:
+        mistake = _first_not_json(body)
+        if mistake is None:
             raise InvalidRequest(f"instances cannot be written as JSON: {error}.", field="instances") from error
-        place, element = found
+        place, element = mistake
         raise InvalidRequest(
             f"{place} is {_kind(element)}, which JSON does not support; give numbers, texts, lists and objects, or "
             "objects with tolist().",
@@ -50,21 +50,21 @@ def _request_body(instances: Any, parameters: Mapping[str, Any] | None) -> bytes
 
 def _first_not_json(body: Mapping[str, Any]) -> tuple[str, Any] | None:
     try:
-        return next((found for name, value in body.items() for found in _not_json(value, name)), None)
+        return next((mistake for name, value in body.items() for mistake in _not_json(value, name)), None)
     except RecursionError:  # it contains itself
         return None
 
 
 def _listed(instances: Any) -> list[Any]:
     if hasattr(instances, "to_dict") and hasattr(instances, "columns"):  # a pandas DataFrame: each row an object
-        found = instances.to_dict(orient="records")
+        records = instances.to_dict(orient="records")
     else:
-        found = instances.tolist() if hasattr(instances, "tolist") else instances
-    if isinstance(found, (str, bytes, Mapping)) or not hasattr(found, "__iter__"):
+        records = instances.tolist() if hasattr(instances, "tolist") else instances
+    if isinstance(records, (str, bytes, Mapping)) or not hasattr(records, "__iter__"):
         raise InvalidRequest(
             f"instances is {_kind(instances)}; give a list, for a single instance [instance].", field="instances"
         )
-    return list(found)
+    return list(records)
 
 
 def _plain(value: Any) -> Any:

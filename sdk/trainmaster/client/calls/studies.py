@@ -175,14 +175,14 @@ def extend_study(
     parallel: int | None = None,
 ) -> Call[StudyDetail]:
     """Add to the budget; ``parallel`` replaces the number of concurrent trials. An ended study continues."""
-    given = {
+    fields = {
         "trials": trials,
         "max_time": max_time,
         "gpu_hours": gpu_hours,
         "failed_trials": failed_trials,
         "parallel": parallel,
     }
-    body = StudyExtend.model_validate({name: value for name, value in given.items() if value is not None})
+    body = StudyExtend.model_validate({name: value for name, value in fields.items() if value is not None})
     return typed(StudyDetail, "extend_study", "POST", path("/studies/{study}/extend", study=study), body=body)
 
 

@@ -64,15 +64,15 @@ def wait_for_version(
         Conflict: it has failed; the message says why.
         WaitTimedOut: neither within ``timeout_s``.
     """
-    found = yield from poll(
+    detail = yield from poll(
         lambda: calls.get_version(project, model, version),
-        lambda found: found.state in FINAL_VERSION_STATES,
-        lambda found: f"Version {found.version} of model {model!r} is still {found.state}",
+        lambda detail: detail.state in FINAL_VERSION_STATES,
+        lambda detail: f"Version {detail.version} of model {model!r} is still {detail.state}",
         timeout_s=timeout_s,
     )
-    if found.state == "failed":
-        raise Conflict(f"Version {found.version} of model {model!r} failed: {found.reason}")
-    return found
+    if detail.state == "failed":
+        raise Conflict(f"Version {detail.version} of model {model!r} failed: {detail.reason}")
+    return detail
 
 
 def download_version(
@@ -93,13 +93,13 @@ def download_version(
         Conflict: the version is not ready.
         LocalFileProblem: without ``overwrite``, a file of the same name has other content; nothing is downloaded then.
     """
-    found: VersionDetail = yield from calls.get_version(project, model, version)
-    if found.state != "ready":
-        raise Conflict(f"Version {found.version} of model {model!r} is {found.state}. {found.reason}".strip())
+    detail: VersionDetail = yield from calls.get_version(project, model, version)
+    if detail.state != "ready":
+        raise Conflict(f"Version {detail.version} of model {model!r} is {detail.state}. {detail.reason}".strip())
     files: list[VersionFileView] = []
     cursor: str | None = None
     while True:
-        page = yield from calls.list_version_files_page(project, model, found.version, limit=1000, cursor=cursor)
+        page = yield from calls.list_version_files_page(project, model, detail.version, limit=1000, cursor=cursor)
         files += page.items
         cursor = page.next_cursor
         if cursor is None:
@@ -107,16 +107,16 @@ def download_version(
     existing: dict[str, str | None] = {}
     for file in files:
         existing[file.path] = yield RunBlocking(partial(_hash_of, Path(folder) / file.path))
-    others = [file.path for file in files if existing[file.path] not in (None, file.sha256)]
-    if others and not overwrite:
-        raise _in_the_way(Path(folder), others)
+    changed = [file.path for file in files if existing[file.path] not in (None, file.sha256)]
+    if changed and not overwrite:
+        raise _in_the_way(Path(folder), changed)
     total, done = sum(file.size_bytes for file in files), 0
     copied: list[Path] = []
     for file in files:
         target = Path(folder) / file.path
         if existing[file.path] != file.sha256:
             yield RunBlocking(partial(_make_folder, target.parent))
-            read = partial(calls.read_version_file_range, project, model, found.version, file.path)
+            read = partial(calls.read_version_file_range, project, model, detail.version, file.path)
             yield from copy_content(read, file.path, target, progress=partial(_add_progress, progress, done, total))
             if (yield RunBlocking(partial(_hash_of, target))) != file.sha256:
                 yield RunBlocking(partial(target.unlink, missing_ok=True))
@@ -127,10 +127,10 @@ def download_version(
     return copied
 
 
-def _in_the_way(folder: Path, others: list[str]) -> LocalFileProblem:
-    more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
+def _in_the_way(folder: Path, names: list[str]) -> LocalFileProblem:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return LocalFileProblem(
-        f"{folder.absolute()} has other content in {', '.join(others[:_NAMED])}{more}: name another folder, or "
+        f"{folder.absolute()} has other content in {', '.join(names[:_NAMED])}{more}: name another folder, or "
         "overwrite the files (`--overwrite`; overwrite=True in Python)."
     )
 

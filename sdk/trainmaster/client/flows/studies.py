@@ -67,8 +67,10 @@ def create_study_with_code(
     checked = {**raw, "template": {key: item for key, item in template.items() if key != "code"}}
     yield from calls.check_study(checked, wait_for_nodes=wait_for_nodes)
     digest = yield from pack_and_upload(Path(code))
-    whole = {**raw, "template": {**template, "code": digest}}
-    return (yield from calls.create_study(whole, idempotency_key=idempotency_key, wait_for_nodes=wait_for_nodes))
+    spec_with_code = {**raw, "template": {**template, "code": digest}}
+    return (
+        yield from calls.create_study(spec_with_code, idempotency_key=idempotency_key, wait_for_nodes=wait_for_nodes)
+    )
 
 
 def wait_for_study(study: str, *, timeout_s: float | None = None) -> Flow[StudyDetail]:
@@ -79,17 +81,17 @@ def wait_for_study(study: str, *, timeout_s: float | None = None) -> Flow[StudyD
     """
     return poll(
         lambda: calls.get_study(study),
-        lambda found: found.state in TERMINAL_STUDY_STATES,
-        lambda found: f"Study {found.name!r} is still {found.state}",
+        lambda detail: detail.state in TERMINAL_STUDY_STATES,
+        lambda detail: f"Study {detail.name!r} is still {detail.state}",
         timeout_s=timeout_s,
     )
 
 
-def is_automl_over(found: AutomlDetail) -> bool:
+def is_automl_over(detail: AutomlDetail) -> bool:
     """Whether the study has ended and its best model, if any, is registered or has failed."""
-    if found.state not in TERMINAL_STUDY_STATES:
+    if detail.state not in TERMINAL_STUDY_STATES:
         return False
-    winner = found.winner
+    winner = detail.winner
     return winner is None or winner.version_state is None or winner.version_state in FINAL_VERSION_STATES
 
 
@@ -102,6 +104,6 @@ def wait_for_automl(study: str, *, timeout_s: float | None = None) -> Flow[Autom
     return poll(
         lambda: calls.get_automl(study),
         is_automl_over,
-        lambda found: f"AutoML study {found.name!r} is not over",
+        lambda detail: f"AutoML study {detail.name!r} is not over",
         timeout_s=timeout_s,
     )

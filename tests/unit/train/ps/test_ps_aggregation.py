@@ -283,7 +283,7 @@ def test_a_pull_of_a_future_update_is_answered_without_values(cluster: Callable[
 
     def ask() -> tuple[dict[str, Any], list[Any]]:
         wanted = {"op": "pull", "least": 1}
-        return servers._shards.connections[0].ask(wanted, timeout_s=WITHIN_S, what="a pull")
+        return servers._shards.connections[0].ask(wanted, timeout_s=WITHIN_S, purpose="a pull")
 
     alone, frames = ask()
     assert (alone["not_yet"], alone["is_stuck"], "shared" in alone, frames) == (True, False, False, []), (

@@ -120,40 +120,40 @@ class PrintedProgress:
             return self._epochs(text) if epoch is not None else {}
         if _OTHERS.search(text[: match.start()]):
             return {}
-        done, whole = int(match["done"]), int(match["all"])
+        done, total = int(match["done"]), int(match["all"])
         if match.re is _TQDM and _UNIT_OF_OTHERS.search(match["rest"]):
             return {}
-        if not 0 <= done <= whole or whole == 0:
+        if not 0 <= done <= total or total == 0:
             return {}
-        if not is_bar and epoch is None and whole < _FEW and not _MEASURES.search(text):
+        if not is_bar and epoch is None and total < _FEW and not _MEASURES.search(text):
             return {}
-        return self._count(done, whole, is_inside=epoch is not None)
+        return self._count(done, total, is_inside=epoch is not None)
 
     def _find_epoch(self, text: str) -> Optional[Tuple[int, int]]:
         match = _EPOCH.search(text)
         if match is None or _OTHERS.search(text[: match.start()]):
             return None
-        number, whole = int(match[1]), int(match[2] or 0)
-        if whole and number > whole:
+        number, total = int(match[1]), int(match[2] or 0)
+        if total and number > total:
             return None
         self._is_from_zero |= number == 0
-        self._epoch = (number if self._is_from_zero else number - 1, whole or (self._epoch or (0, 0))[1])
+        self._epoch = (number if self._is_from_zero else number - 1, total or (self._epoch or (0, 0))[1])
         return self._epoch
 
     def _epochs(self, text: str) -> Dict[str, float]:
         """Progress of a line that names only an epoch: a headline begins one, any other line ends one."""
         if self._epoch is None or not self._epoch[1] or self._all:
             return {}
-        done, whole = self._epoch
-        return {"epoch": min(whole, done if _HEADER.match(text) else done + 1), "epochs": whole}
+        done, total = self._epoch
+        return {"epoch": min(total, done if _HEADER.match(text) else done + 1), "epochs": total}
 
-    def _count(self, done: int, whole: int, *, is_inside: bool) -> Dict[str, float]:
-        if whole < self._all and self._done < self._all:
+    def _count(self, done: int, total: int, *, is_inside: bool) -> Dict[str, float]:
+        if total < self._all and self._done < self._all:
             return {}  # something smaller in between, such as an evaluation
-        if done == whole != self._all and not is_inside and (self._epoch is None or self._all):
+        if done == total != self._all and not is_inside and (self._epoch is None or self._all):
             return {}  # a loop that is over when it is first heard of, such as a look through files
-        if whole != self._all:
-            self._all, self._rounds, self._is_whole, self._epoch_of_count = whole, 0, False, None
+        if total != self._all:
+            self._all, self._rounds, self._is_whole, self._epoch_of_count = total, 0, False, None
         elif done < self._done:
             self._rounds += 1
         elif self._epoch is not None and self._epoch_of_count is not None and done > self._done:
@@ -163,8 +163,8 @@ class PrintedProgress:
         if self._epoch is not None and not self._is_whole:
             before, epochs = self._epoch
             number = before + (0 if self._is_from_zero else 1)
-            return {"epoch": number, "epochs": epochs, "step": before * whole + done, "steps": epochs * whole}
-        return {"step": self._rounds * whole + done, "steps": 0 if self._rounds else whole}
+            return {"epoch": number, "epochs": epochs, "step": before * total + done, "steps": epochs * total}
+        return {"step": self._rounds * total + done, "steps": 0 if self._rounds else total}
 
 
 def _first(text: str) -> Tuple[Optional[Match[str]], bool]:
@@ -201,14 +201,14 @@ class LinePatterns:
         text = _ANSI.sub("", line[:LINE_BYTES].decode("utf-8", "replace"))
         if self.has_own:
             for template in self._templates:
-                found = template.find(text)
-                if found is not None:
-                    return found
+                values = template.find(text)
+                if values is not None:
+                    return values
             return {}
         # Pairs are the clearer words: what they say of steps and epochs is not read in the other way, too.
-        found = _pairs(text)
-        if found:
-            return found
+        values = _pairs(text)
+        if values:
+            return values
         progress = self._printed.find(text)
         # A bar is drawn again and again, with numbers rounded for it.
         if _shows_bar(text):
@@ -222,27 +222,27 @@ def _metrics(text: str) -> Dict[str, float]:
     """Pairs of a line that names its progress in other words: `Epoch 3/10 loss=0.31`, `Epoch [3/10], Step [2/8], Loss:
     0.31`.
     """
-    found: Dict[str, float] = {}
+    metrics: Dict[str, float] = {}
     for match in _PAIR.finditer(text):
         is_time = text[match.end() : match.end() + 1] == ":"  # `eta: 0:00:50`
-        if len(found) < _NAMES and not is_time and match[1].lower() not in _COUNTED:
-            found.setdefault(match[1], float(match[2]))
-    return found
+        if len(metrics) < _NAMES and not is_time and match[1].lower() not in _COUNTED:
+            metrics.setdefault(match[1], float(match[2]))
+    return metrics
 
 
 def _pairs(text: str) -> Dict[str, float]:
-    found: Dict[str, float] = {}
+    pairs: Dict[str, float] = {}
     for match in _PAIR.finditer(text):
-        if len(found) >= _NAMES:
+        if len(pairs) >= _NAMES:
             break
         name = "step" if match[1] in _STEPS else match[1]
-        if name in ("step", "epoch") and name not in found:
+        if name in ("step", "epoch") and name not in pairs:
             total = _TOTAL.match(text, match.end())
             if total is not None:
-                found.setdefault(name + "s", float(total[1]))
-        found.setdefault(name, float(match[2]))
+                pairs.setdefault(name + "s", float(total[1]))
+        pairs.setdefault(name, float(match[2]))
     # Without a step, or an epoch that serves as one, a number in a line is only a number.
-    return found if ("step" in found or "epoch" in found) and len(found) > 1 else {}
+    return pairs if ("step" in pairs or "epoch" in pairs) and len(pairs) > 1 else {}
 
 
 class _Template:
@@ -258,14 +258,14 @@ class _Template:
         first = self._texts[0] or _ANY_NUMBER
         begin = first.search(text)
         while begin is not None:
-            found = self._numbers(text, begin.end() if self._texts[0] else begin.start())
-            if found is not None:
-                return dict(zip(self._names, found))
+            values = self._numbers(text, begin.end() if self._texts[0] else begin.start())
+            if values is not None:
+                return dict(zip(self._names, values))
             begin = first.search(text, begin.start() + 1)
         return None
 
     def _numbers(self, text: str, at: int) -> Optional[List[float]]:
-        found = []
+        numbers = []
         for behind in self._texts[1:]:
             number = _ANY_NUMBER.match(text, at)
             if number is None:
@@ -280,8 +280,8 @@ class _Template:
                 if match is None:
                     return None
                 at = match.end()
-            found.append(float(text[number.start() : end]))
-        return found
+            numbers.append(float(text[number.start() : end]))
+        return numbers
 
 
 def _text_of(piece: str) -> Optional[Pattern[str]]:

@@ -67,29 +67,29 @@ class NvmlSampler:
 
     def sample(self) -> Dict[str, float]:
         """Values by name, such as ``gpu.0/utilisation_percent``; what the GPU does not tell is left out."""
-        found: Dict[str, float] = {}
+        sample: Dict[str, float] = {}
         library = self._library
         if library is None:
-            return found
+            return sample
         for number, device in self._devices:
             prefix = "gpu.%d/" % number
             use, memory = _Utilisation(), _Memory()
             if self._call("nvmlDeviceGetUtilizationRates", device, byref(use)):
-                found[prefix + "utilisation_percent"] = float(use.gpu)
+                sample[prefix + "utilisation_percent"] = float(use.gpu)
             if self._call("nvmlDeviceGetMemoryInfo", device, byref(memory)):
-                found[prefix + "memory_bytes"] = float(memory.used)
+                sample[prefix + "memory_bytes"] = float(memory.used)
             power, degrees = c_uint(), c_uint()
             if self._call("nvmlDeviceGetPowerUsage", device, byref(power)):
-                found[prefix + "power_w"] = power.value / 1000
+                sample[prefix + "power_w"] = power.value / 1000
             if self._call("nvmlDeviceGetTemperature", device, c_int(0), byref(degrees)):
-                found[prefix + "temperature_c"] = float(degrees.value)
+                sample[prefix + "temperature_c"] = float(degrees.value)
             for kind, name in ((0, "ecc_corrected"), (1, "ecc_uncorrected")):
                 count = c_ulonglong()
                 if self._call("nvmlDeviceGetTotalEccErrors", device, c_int(kind), c_int(0), byref(count)):
-                    found[prefix + name] = float(count.value)
+                    sample[prefix + name] = float(count.value)
         for number, xid in self._xids():
-            found["gpu.%d/xid" % number] = float(xid)
-        return found
+            sample["gpu.%d/xid" % number] = float(xid)
+        return sample
 
     def close(self) -> None:
         if self._library is not None:
@@ -99,7 +99,7 @@ class NvmlSampler:
             self._library, self._devices = None, []
 
     def _handles(self, names: Optional[List[str]]) -> List[c_void_p]:
-        found = []
+        handles = []
         if names is None:
             count = c_uint()
             self._call("nvmlDeviceGetCount_v2", byref(count))
@@ -111,8 +111,8 @@ class NvmlSampler:
             else:
                 is_there = self._call("nvmlDeviceGetHandleByUUID", c_char_p(name.encode()), byref(handle))
             if is_there:
-                found.append(handle)
-        return found
+                handles.append(handle)
+        return handles
 
     def _listen(self) -> None:
         events = c_void_p()
@@ -124,15 +124,15 @@ class NvmlSampler:
 
     def _xids(self) -> List[Tuple[int, int]]:
         """(GPU, Xid) of errors since the last look: https://docs.nvidia.com/deploy/xid-errors/"""
-        found: List[Tuple[int, int]] = []
-        while self._events is not None and len(found) < 16:
+        xids: List[Tuple[int, int]] = []
+        while self._events is not None and len(xids) < 16:
             event = _Event()
             if not self._call("nvmlEventSetWait_v2", self._events, byref(event), c_uint(0)):
                 break
             number = next((n for n, device in self._devices if device.value == event.device), None)
             if number is not None:
-                found.append((number, int(event.data)))
-        return found
+                xids.append((number, int(event.data)))
+        return xids
 
     def _call(self, name: str, *arguments: object) -> bool:
         """Whether the function is there and went well."""
@@ -156,7 +156,7 @@ class Sampler:
     def sample(self, now: float) -> Dict[str, float]:
         """Values by name. Rates are means since the sample before, so the first has none. ``now`` is monotonic."""
         pids = procfs.descendants(os.getpid())
-        found: Dict[str, float] = {"memory_bytes": self._memory(pids)}
+        sample: Dict[str, float] = {"memory_bytes": self._memory(pids)}
         counts = {
             "cpu_percent": self._cpu_seconds(pids) * 100,
             **_disk_bytes(pids),
@@ -166,10 +166,10 @@ class Sampler:
         if self._before and elapsed > 0:
             for name, count in counts.items():
                 # A process that ended took what it had counted with it.
-                found[name] = max(0.0, count - self._before.get(name, count)) / elapsed
+                sample[name] = max(0.0, count - self._before.get(name, count)) / elapsed
         self._before, self._before_at = counts, now
-        found.update(self._gpus.sample())
-        return found
+        sample.update(self._gpus.sample())
+        return sample
 
     def close(self) -> None:
         self._gpus.close()
@@ -218,8 +218,8 @@ def _network_bytes() -> Dict[str, float]:
     """Bytes of this network namespace: the replica's own in a container, the machine's for plain processes."""
     received = sent = 0.0
     for line in procfs.network_lines():
-        name, _, rest = line.partition(b":")
-        fields = rest.split()
+        name, _, counters = line.partition(b":")
+        fields = counters.split()
         if len(fields) >= 9 and name.strip() != b"lo":
             received += float(fields[0])
             sent += float(fields[8])

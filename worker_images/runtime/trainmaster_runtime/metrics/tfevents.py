@@ -47,9 +47,9 @@ def read_records(fd: int, offset: int, limit_bytes: int) -> Tuple[List[bytes], i
     A record that is still being written is left for the next time. Raises :class:`Broken` and ``OSError``.
     """
     size = os.fstat(fd).st_size
-    found: List[bytes] = []
+    records: List[bytes] = []
     end = min(size, offset + limit_bytes)
-    while offset + _HEAD.size <= size and (offset < end or not found):
+    while offset + _HEAD.size <= size and (offset < end or not records):
         head = os.pread(fd, _HEAD.size, offset)
         if len(head) < _HEAD.size:
             break
@@ -65,9 +65,9 @@ def read_records(fd: int, offset: int, limit_bytes: int) -> Tuple[List[bytes], i
                 break
             if length <= _CHECKED_BYTES and _CRC.unpack(data[length:])[0] != masked_crc(data[:length]):
                 raise Broken("a record does not fit its checksum, at byte %d" % offset)
-            found.append(data[:length])
+            records.append(data[:length])
         offset = following
-    return found, offset
+    return records, offset
 
 
 def masked_crc(data: bytes) -> int:
@@ -82,10 +82,10 @@ def masked_crc(data: bytes) -> int:
 def _table() -> List[int]:
     made = []
     for number in range(256):
-        rest = number
+        remainder = number
         for _ in range(8):
-            rest = (rest >> 1) ^ (0x82F63B78 if rest & 1 else 0)  # Castagnoli's polynomial, reversed
-        made.append(rest)
+            remainder = (remainder >> 1) ^ (0x82F63B78 if remainder & 1 else 0)  # Castagnoli's polynomial, reversed
+        made.append(remainder)
     return made
 
 
@@ -156,11 +156,11 @@ def _varints(value: Union[int, memoryview]) -> List[int]:
     """Packed whole numbers, or a single one."""
     if not isinstance(value, memoryview):
         return [_signed(value)]
-    found, position = [], 0
+    numbers, position = [], 0
     while position < len(value):
         number, position = _varint(value, position)
-        found.append(_signed(number))
-    return found
+        numbers.append(_signed(number))
+    return numbers
 
 
 def _text(value: Union[int, memoryview]) -> str:
@@ -198,14 +198,14 @@ class Decoder:
                 step = _signed(value)
             elif number == 5 and isinstance(value, memoryview):
                 summaries.append(value)
-        found = []
+        values = []
         for summary in summaries:
             for number, _, value in _fields(summary):
                 if number == 1 and isinstance(value, memoryview):
                     decoded = self._value(value)
                     if decoded is not None:
-                        found.append(Value(decoded[0], decoded[1], step, time_s, decoded[2]))
-        return found
+                        values.append(Value(decoded[0], decoded[1], step, time_s, decoded[2]))
+        return values
 
     def _value(self, data: memoryview) -> Optional[Tuple[str, str, Any]]:
         tag, plugin = "", ""

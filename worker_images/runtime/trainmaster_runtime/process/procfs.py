@@ -34,19 +34,19 @@ def descendants(root: int) -> list[int]:
         fields = _stat(pid)
         if fields is not None and fields[0] not in (b"Z", b"X"):
             children.setdefault(int(fields[1]), []).append(pid)
-    found: list[int] = []
+    below_root: list[int] = []
     front = [root]
     while front:
         below = children.pop(front.pop(), [])
-        found += below
+        below_root += below
         front += below
-    return found
+    return below_root
 
 
 def marked(mark: str) -> list[int]:
     """Live processes whose environment carries ``mark``; those of other users stay unseen."""
-    wanted = (MARK_VARIABLE + "=" + mark).encode()
-    return [pid for pid in pids() if wanted in _read("/proc/%d/environ" % pid).split(b"\0") and start_ticks(pid)]
+    variable = (MARK_VARIABLE + "=" + mark).encode()
+    return [pid for pid in pids() if variable in _read("/proc/%d/environ" % pid).split(b"\0") and start_ticks(pid)]
 
 
 def pids() -> list[int]:

@@ -201,8 +201,8 @@ class WarmFork:
 
 def _without_launchers(path: str) -> str:
     """A replica's ``PATH`` without the platform's own launchers in front, which no import looks for."""
-    first, _, rest = path.partition(":")
-    return rest if first.endswith("/.trainmaster/bin") else path
+    first, _, remaining = path.partition(":")
+    return remaining if first.endswith("/.trainmaster/bin") else path
 
 
 def _parse(program: UserProgram) -> RunnableProgram | None:
@@ -255,13 +255,13 @@ def _imports(source: bytes) -> set[str]:
     """Packages that the text imports anywhere in it; nothing is followed."""
     import ast
 
-    found: set[str] = set()
+    modules: set[str] = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
-            found.update(alias.name.split(".")[0] for alias in node.names)
+            modules.update(alias.name.split(".")[0] for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
-            found.add(node.module.split(".")[0])
-    return found
+            modules.add(node.module.split(".")[0])
+    return modules
 
 
 def _shadowed(folder: str) -> str | None:
@@ -329,10 +329,10 @@ def _close_files() -> None:
     standard = (sys.stdin, sys.stdout, sys.stderr, sys.__stdin__, sys.__stdout__, sys.__stderr__)
     spared = {id(part) for stream in standard for part in (stream, getattr(stream, "buffer", None))}
     # By their types alone: `isinstance` asks the object too, and some of torch's warn at any access.
-    found = [o for o in gc.get_objects() if issubclass(type(o), _FILE) and id(o) not in spared]
+    open_files = [o for o in gc.get_objects() if issubclass(type(o), _FILE) and id(o) not in spared]
     # What wraps another one goes first: its own buffer is still to be written.
-    found.sort(key=lambda o: 0 if isinstance(o, io.TextIOBase) else 2 if isinstance(o, io.BufferedWriter) else 1)
-    for stream in found:
+    open_files.sort(key=lambda o: 0 if isinstance(o, io.TextIOBase) else 2 if isinstance(o, io.BufferedWriter) else 1)
+    for stream in open_files:
         try:
             if not stream.closed and stream.writable():
                 stream.close()

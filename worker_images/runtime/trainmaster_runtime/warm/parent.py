@@ -197,8 +197,8 @@ def _read_output(fd: int) -> bytes:
 
 
 def _open_fds() -> set[int]:
-    found = {int(name) for name in os.listdir("/proc/self/fd")}
-    return {fd for fd in found if os.path.exists("/proc/self/fd/%d" % fd)}
+    fds = {int(name) for name in os.listdir("/proc/self/fd")}
+    return {fd for fd in fds if os.path.exists("/proc/self/fd/%d" % fd)}
 
 
 class _Service:

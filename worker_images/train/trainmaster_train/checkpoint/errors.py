@@ -41,7 +41,7 @@ def raising_not_written(step: int, folder: Path) -> Iterator[None]:
     except CheckpointError:
         raise
     except OSError as error:
-        what = f"the checkpoint of step {step} was not written to {folder}"
+        subject = f"the checkpoint of step {step} was not written to {folder}"
         is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         advice = FULL if is_full else f"{error.strerror or error}"
-        raise CheckpointNotWrittenError(f"{what}: {advice}; earlier checkpoints are intact") from error
+        raise CheckpointNotWrittenError(f"{subject}: {advice}; earlier checkpoints are intact") from error

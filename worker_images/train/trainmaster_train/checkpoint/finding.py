@@ -26,8 +26,8 @@ def find_checkpoint(directory: Optional[Union[str, Path]] = None) -> Optional[Fo
     Raises:
         CheckpointError: the platform names a checkpoint that does not exist, and there is no newer one.
     """
-    found = _candidates(directory)
-    return found[0] if found else None
+    checkpoint = _candidates(directory)
+    return checkpoint[0] if checkpoint else None
 
 
 def resume(
@@ -54,40 +54,40 @@ def resume(
     """
     if into is not None:
         return sharded.on_all_ranks(
-            lambda: _newest_undamaged(directory, lambda found: found, verify=verify),
-            lambda found: _load_into(found, into),
+            lambda: _newest_undamaged(directory, lambda checkpoint: checkpoint, verify=verify),
+            lambda checkpoint: _load_into(checkpoint, into),
         )
-    return _newest_undamaged(directory, lambda found: _open(found, map_location), verify=verify)
+    return _newest_undamaged(directory, lambda checkpoint: _open(checkpoint, map_location), verify=verify)
 
 
 def _candidates(directory: Optional[Union[str, Path]]) -> List[FoundCheckpoint]:
     context = current()
-    wanted = context.resume_from
-    if wanted is None:
+    path = context.resume_from
+    if path is None:
         if directory is not None:
             return formats.find_all(Path(directory))
-        found = formats.find_all(context.checkpoint_dir)
+        candidates = formats.find_all(context.checkpoint_dir)
         # Frameworks without a `checkpoints` folder write into the output itself. Steps of different frameworks are not
         # comparable, so these come second.
-        return found + formats.find_all(context.output_dir)
-    chosen = formats.detect(wanted)
-    siblings = formats.find_all(wanted.parent)
-    if chosen is None and not wanted.exists():
-        if newer_than(wanted) is None:
-            raise CheckpointError(f"TRAINMASTER_RESUME_FROM: {wanted} does not exist; choose another checkpoint")
-        _warn(f"TRAINMASTER_RESUME_FROM: {wanted} was pruned in favour of newer ones; using the newest of its folder")
+        return candidates + formats.find_all(context.output_dir)
+    chosen = formats.detect(path)
+    siblings = formats.find_all(path.parent)
+    if chosen is None and not path.exists():
+        if newer_than(path) is None:
+            raise CheckpointError(f"TRAINMASTER_RESUME_FROM: {path} does not exist; choose another checkpoint")
+        _warn(f"TRAINMASTER_RESUME_FROM: {path} was pruned in favour of newer ones; using the newest of its folder")
         return siblings
     if chosen is None:
-        _warn(f"TRAINMASTER_RESUME_FROM: {wanted} was never finished; looking for another one in its folder")
+        _warn(f"TRAINMASTER_RESUME_FROM: {path} was never finished; looking for another one in its folder")
         return siblings
     # A newer checkpoint than the chosen one is not used.
-    return [chosen, *[other for other in siblings if other.path != wanted and (other.step or 0) <= (chosen.step or 0)]]
+    return [chosen, *[other for other in siblings if other.path != path and (other.step or 0) <= (chosen.step or 0)]]
 
 
-def _verify(found: FoundCheckpoint, *, verify: bool) -> None:
-    if found.format == "trainmaster":
+def _verify(checkpoint: FoundCheckpoint, *, verify: bool) -> None:
+    if checkpoint.format == "trainmaster":
         try:
-            manifest.check(found.path, hashes=verify)
+            manifest.check(checkpoint.path, hashes=verify)
         except CheckpointError as error:
             raise DamagedError(str(error)) from error
 
@@ -97,10 +97,10 @@ def _newest_undamaged(
 ) -> Optional[T]:
     """The result of ``use`` for the newest checkpoint that is undamaged, also according to ``use``."""
     problem: Optional[CheckpointError] = None
-    for found in _candidates(directory):
+    for candidate in _candidates(directory):
         try:
-            _verify(found, verify=verify)
-            return use(found)
+            _verify(candidate, verify=verify)
+            return use(candidate)
         except DamagedError as error:
             problem = problem or CheckpointError(str(error))
             _warn(f"{error}; trying the one before it")
@@ -109,31 +109,31 @@ def _newest_undamaged(
     return None
 
 
-def _open(found: FoundCheckpoint, map_location: Any) -> Checkpoint:
+def _open(checkpoint: FoundCheckpoint, map_location: Any) -> Checkpoint:
     state = None
-    if found.format == "torch" or (found.path / STATE_FILE).is_file():
+    if checkpoint.format == "torch" or (checkpoint.path / STATE_FILE).is_file():
         try:
-            state = load_checkpoint(found.path, map_location, verify=False).state
+            state = load_checkpoint(checkpoint.path, map_location, verify=False).state
         except CheckpointError as error:
-            if formats.is_proven(found.path):
+            if formats.is_proven(checkpoint.path):
                 raise  # the file is intact: an older one would be rejected as well
             raise DamagedError(str(error)) from error
-    return _resumed(found, state)
+    return _resumed(checkpoint, state)
 
 
-def _load_into(found: FoundCheckpoint, into: Dict[str, Any]) -> Checkpoint:
-    sharded.load_sharded(into, found.path)
-    return _resumed(found, into)
+def _load_into(checkpoint: FoundCheckpoint, into: Dict[str, Any]) -> Checkpoint:
+    sharded.load_sharded(into, checkpoint.path)
+    return _resumed(checkpoint, into)
 
 
-def _resumed(found: FoundCheckpoint, state: Any) -> Checkpoint:
+def _resumed(checkpoint: FoundCheckpoint, state: Any) -> Checkpoint:
     """The checkpoint with its description; the job's history gets an event."""
-    meta = read_meta(found.path) if found.format == "trainmaster" else {}
+    meta = read_meta(checkpoint.path) if checkpoint.format == "trainmaster" else {}
     if current().is_writer:
-        at_step = "" if found.step is None else f" at step {found.step}"
-        report.append({"kind": "event", "reason": f"goes on from {found.path.name}{at_step} ({found.format})"})
-    step = int(meta.get("step") or found.step or 0)
-    return Checkpoint(found.path, step, meta.get("metrics", {}), state, found.format)
+        at = "" if checkpoint.step is None else f" at step {checkpoint.step}"
+        report.append({"kind": "event", "reason": f"goes on from {checkpoint.path.name}{at} ({checkpoint.format})"})
+    step = int(meta.get("step") or checkpoint.step or 0)
+    return Checkpoint(checkpoint.path, step, meta.get("metrics", {}), state, checkpoint.format)
 
 
 def _warn(sentence: str) -> None:

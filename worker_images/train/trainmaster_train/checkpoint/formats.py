@@ -92,14 +92,14 @@ def find_all(folder: Path) -> List[FoundCheckpoint]:
 
     Checkpoints with an unknown step come last. Incomplete ones are left out.
     """
-    found = [candidate for path in _entries(folder) for candidate in [detect(path)] if candidate is not None]
-    found += [
+    checkpoints = [candidate for path in _entries(folder) for candidate in [detect(path)] if candidate is not None]
+    checkpoints += [
         FoundCheckpoint(path, "trainmaster", _number_in(path.name), path.stat().st_mtime)
         for path in complete_checkpoints(folder)
         if path.name.startswith(".") and _is_whole(path)  # displaced by one that was never finished
     ]
-    found += _tensorflow(folder)
-    return sorted(found, key=_rank, reverse=True)
+    checkpoints += _tensorflow(folder)
+    return sorted(checkpoints, key=_rank, reverse=True)
 
 
 def detect(path: Path) -> Optional[FoundCheckpoint]:
@@ -134,8 +134,8 @@ def _entries(folder: Path) -> List[Path]:
         return []
 
 
-def _rank(found: FoundCheckpoint) -> Tuple[bool, int, float, str]:
-    return (found.step is not None, found.step or 0, found.modified_at, str(found.path))
+def _rank(checkpoint: FoundCheckpoint) -> Tuple[bool, int, float, str]:
+    return (checkpoint.step is not None, checkpoint.step or 0, checkpoint.modified_at, str(checkpoint.path))
 
 
 def _detect_folder(path: Path) -> Optional[FoundCheckpoint]:
@@ -184,8 +184,8 @@ def _huggingface_step(path: Path) -> Optional[Tuple[Optional[int]]]:
 
 
 def _weights(index: Path) -> Dict[str, str]:
-    found: Dict[str, str] = json.loads(index.read_bytes())["weight_map"]
-    return found
+    weight_map: Dict[str, str] = json.loads(index.read_bytes())["weight_map"]
+    return weight_map
 
 
 def _detect_file(path: Path) -> Optional[FoundCheckpoint]:

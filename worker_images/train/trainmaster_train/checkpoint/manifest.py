@@ -62,13 +62,13 @@ def check(folder: Path, *, hashes: bool = True, only: Optional[Collection[str]] 
 
 def digest(path: Path) -> str:
     """SHA-256 of a file's content, as hex."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     with open(path, "rb") as file:
         while True:
             block = file.read(_BLOCK_BYTES)
             if not block:
-                return found.hexdigest()
-            found.update(block)
+                return digest.hexdigest()
+            digest.update(block)
 
 
 def _read(folder: Path) -> Dict[str, Dict[str, Any]]:
@@ -101,13 +101,13 @@ class HashedFile:
         self.error: Optional[OSError] = None
 
     def write(self, data: Any) -> int:
-        rest = memoryview(data).cast("B")
-        size = len(rest)
+        remaining = memoryview(data).cast("B")
+        size = len(remaining)
         if self.error is None:
-            self._digest.update(rest)
+            self._digest.update(remaining)
             try:
-                while rest:
-                    rest = rest[os.write(self._file, rest) :]
+                while remaining:
+                    remaining = remaining[os.write(self._file, remaining) :]
             except OSError as error:
                 self.error = error
         return size

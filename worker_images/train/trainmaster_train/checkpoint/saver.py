@@ -112,14 +112,14 @@ def addresses_of(optimizer: Optional[Any]) -> FrozenSet[int]:
 
     if optimizer is None:
         return frozenset()
-    found = {parameter.data_ptr() for group in optimizer.param_groups for parameter in group["params"]}
-    found |= {
+    addresses = {parameter.data_ptr() for group in optimizer.param_groups for parameter in group["params"]}
+    addresses |= {
         value.data_ptr()
         for state in optimizer.state.values()
         for value in state.values()
         if isinstance(value, torch.Tensor)
     }
-    return frozenset(found)
+    return frozenset(addresses)
 
 
 class Saver:

@@ -30,19 +30,19 @@ _last_epoch: "WeakKeyDictionary[Any, int]" = WeakKeyDictionary()  # of each Dist
 
 def watch_sharded(model: Any) -> bool:
     """Time the collectives of all modules in ``model`` with ``fully_shard``; ``False`` if there is none."""
-    found = False
+    has_sharded = False
     for module in model.modules():
         state = getattr(module, "_get_fsdp_state", None)
         if state is None:
             continue
-        found = True
+        has_sharded = True
         for group in _groups(state()):
             for name in ("_all_gather_comm", "_reduce_scatter_comm"):
                 comm = getattr(group, name, None)
                 if comm is not None and not isinstance(comm, _TimedCollective):
                     # torch's public `set_custom_…` does the same, but does not return the previous value.
                     setattr(group, name, _TimedCollective(comm))
-    return found
+    return has_sharded
 
 
 def _groups(state: Any) -> Sequence[Any]:
@@ -64,9 +64,9 @@ class _TimedCollective:
         timer = steps.timer()
         with timer.part(steps.COMMUNICATION):
             work = self._comm(output_tensor=output_tensor, input_tensor=input_tensor, group=group, **options)
-        whole = max(output_tensor, input_tensor, key=lambda tensor: tensor.numel())
+        full_tensor = max(output_tensor, input_tensor, key=lambda tensor: tensor.numel())
         # As a ring: each process sends all shares but one.
-        timer.add_bytes_sent(whole.numel() * whole.element_size() * (group.size() - 1) // group.size())
+        timer.add_bytes_sent(full_tensor.numel() * full_tensor.element_size() * (group.size() - 1) // group.size())
         return work
 
 
@@ -247,20 +247,20 @@ def _compress(model: Any, compression: str, rank: int) -> float:
     bf16 = lambda group, bucket: _as_bf16(group, bucket)  # noqa: E731, PLW0108 (see above)
     hook = default_hooks.fp16_compress_hook if compression == "fp16" else bf16
     model.register_comm_hook(model.process_group, hook)
-    whole = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
+    size_bytes = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
     half = sum(parameter.numel() * min(2, parameter.element_size()) for parameter in model.parameters())
-    return half / whole if whole else 1.0
+    return half / size_bytes if size_bytes else 1.0
 
 
 def _powersgd_share(model: Any, rank: int) -> float:
     """Share of a step's gradients that PowerSGD sends once it has begun: two thin matrices for each large tensor."""
-    whole = sent = 0
+    total = sent = 0
     for parameter in model.parameters():
         rows = parameter.shape[0] if parameter.dim() > 1 else 1
         thin = rank * (rows + parameter.numel() // rows)
-        whole += parameter.numel()
+        total += parameter.numel()
         sent += thin if parameter.dim() > 1 and thin * 2 < parameter.numel() else parameter.numel()
-    return sent / whole if whole else 1.0
+    return sent / total if total else 1.0
 
 
 def _as_bf16(group: Any, bucket: Any) -> Any:

@@ -95,11 +95,11 @@ class HeartbeatTable:
         waited_s = min(heartbeats[rank].stalled_s for rank in stalled)
         where = heartbeats[stalled[0]].location
         if late:
-            others = "; ".join(
+            others_text = "; ".join(
                 f"{self._name_of(rank)} {self._describe_late(rank, silent, now_s)}" for rank in late[:_SHOWN]
             )
             more = f"; and {len(late) - _SHOWN} more" if len(late) > _SHOWN else ""
-            return f"{_ranks(stalled)} waited for {waited_s:.0f} s at {where}: {others}{more}"
+            return f"{_ranks(stalled)} waited for {waited_s:.0f} s at {where}: {others_text}{more}"
         if len(stalled) == len(heartbeats) and len(stalled) > 1:
             return f"all {len(stalled)} processes are stalled for {waited_s:.0f} s, {_ranks(stalled[:1])} at {where}"
         return ""

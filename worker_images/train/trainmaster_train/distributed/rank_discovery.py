@@ -86,9 +86,9 @@ def _horovod(env: Mapping[str, str], local_rank: Optional[int]) -> Optional[Rank
 def _mpi(env: Mapping[str, str], local_rank: Optional[int]) -> Optional[RankAssignment]:
     del local_rank
     host = env.get("TRAINMASTER_HOSTS", "").split(",")[0].partition(":")[0]
-    found = _of_launcher(env, "Open MPI", "OMPI_COMM_WORLD_{}", host or None)
-    if found is not None or "PMI_RANK" not in env:
-        return found
+    ranks = _of_launcher(env, "Open MPI", "OMPI_COMM_WORLD_{}", host or None)
+    if ranks is not None or "PMI_RANK" not in env:
+        return ranks
     names = {"RANK": "PMI_RANK", "SIZE": "PMI_SIZE", "LOCAL_RANK": "MPI_LOCALRANKID", "LOCAL_SIZE": "MPI_LOCALNRANKS"}
     return _of_launcher(
         {**{short: env[name] for short, name in names.items() if name in env}, **_master(env)},

@@ -174,11 +174,11 @@ class Group:
 
 def _sockets() -> Dict[int, str]:
     """The sockets of this process, by descriptor, as the kernel names them."""
-    found = {}
+    sockets = {}
     with suppress(OSError):
         for entry in os.listdir("/proc/self/fd"):
             with suppress(OSError):
                 name = os.readlink(f"/proc/self/fd/{entry}")
                 if name.startswith("socket:"):
-                    found[int(entry)] = name
-    return found
+                    sockets[int(entry)] = name
+    return sockets

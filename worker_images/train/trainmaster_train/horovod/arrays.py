@@ -159,11 +159,11 @@ class ArrayBackend:
         assert entry is not None  # noqa: S101 (no reducescatter among ranks that joined)
         shape = entry.request.shape
         # An allreduce of which each rank keeps its rows: twice the bytes, but rarely used.
-        whole = self._reduce(np.array(entry.array).reshape(-1), entry.request, members).reshape(shape)
+        reduced = self._reduce(np.array(entry.array).reshape(-1), entry.request, members).reshape(shape)
         rows = split_rows(shape[0], len(members))
         position = list(members).index(self._rank)
         begin = sum(rows[:position])
-        entry.output = whole[begin : begin + rows[position]].copy()
+        entry.output = reduced[begin : begin + rows[position]].copy()
 
     def _allgather(
         self, response: CollectiveResponse, entries: Sequence[Optional[ArrayEntry]], members: Sequence[int]

@@ -146,7 +146,7 @@ def _seal(key: bytes, contact: Dict[str, Any]) -> str:
 def _own_addresses() -> List[str]:
     """Addresses of this host's name that others may reach; without loopback addresses, which are local to each host."""
     try:
-        found = socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET, socket.SOCK_STREAM)
+        infos = socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET, socket.SOCK_STREAM)
     except OSError:
         return []
-    return [str(entry[4][0]) for entry in found if not str(entry[4][0]).startswith("127.")]
+    return [str(entry[4][0]) for entry in infos if not str(entry[4][0]).startswith("127.")]

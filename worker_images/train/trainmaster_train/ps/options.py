@@ -91,8 +91,8 @@ class Options:
             have = "the job has 1 worker" if workers == 1 else f"the job has {workers} workers"
             self._refuse("backup_workers", f"{have}, and a step must wait for at least one worker; give fewer")
 
-    def _refuse(self, name: str, what: str) -> None:
-        raise ParameterServerError(f"ps.Options: {name} is {getattr(self, name)!r}: {what}")
+    def _refuse(self, name: str, message: str) -> None:
+        raise ParameterServerError(f"ps.Options: {name} is {getattr(self, name)!r}: {message}")
 
 
 def _is_whole(value: Any, least: int) -> bool:

@@ -144,7 +144,7 @@ def _workers(context: Context) -> int:
 
 def _restore(shard: Shard, context: Context, options: Options) -> bool:
     """Restore ``shard`` from the state at which training continues; ``False`` if there is none."""
-    wanted = latest()
+    newest = latest()
     start = newest_undamaged(f"ps {shard.ps}")
     while start is not None:
         try:
@@ -155,8 +155,8 @@ def _restore(shard: Shard, context: Context, options: Options) -> bool:
             if start == before:
                 raise
             # It was just pruned in favour of a newer one.
-            wanted = latest()
-    if restore_saved_shard(shard, context, mode=options.mode, start=wanted):
+            newest = latest()
+    if restore_saved_shard(shard, context, mode=options.mode, start=newest):
         print(f"going on from where this ps was stopped: {shard.version} updates are done.", flush=True)
         return True
     if start is not None:
@@ -272,9 +272,9 @@ class _TrainingStatus:
             if not self._is_open:
                 self._connection.open(_STATUS_TIMEOUT_S)
                 # The evaluator neither pushes nor pulls: it needs no model.
-                self._connection.ask({"op": "watch"}, timeout_s=_STATUS_TIMEOUT_S, what="the evaluator's greeting")
+                self._connection.ask({"op": "watch"}, timeout_s=_STATUS_TIMEOUT_S, purpose="the evaluator's greeting")
                 self._is_open = True
-            header, _ = self._connection.ask({"op": "status"}, timeout_s=_STATUS_TIMEOUT_S, what="for its status")
+            header, _ = self._connection.ask({"op": "status"}, timeout_s=_STATUS_TIMEOUT_S, purpose="for its status")
         except (LostError, DeadlineError) as error:
             self._is_open = False
             if time.monotonic() - self._away_since > self._options.idle_timeout_s:
@@ -286,7 +286,7 @@ class _TrainingStatus:
     def close(self) -> None:
         if self._is_open:
             try:
-                self._connection.ask({"op": "bye", "why": "done"}, timeout_s=_STATUS_TIMEOUT_S, what="the good-bye")
+                self._connection.ask({"op": "bye", "why": "done"}, timeout_s=_STATUS_TIMEOUT_S, purpose="the good-bye")
             except ParameterServerError:
                 pass  # it is gone
         self._connection.close()

@@ -155,11 +155,11 @@ class Controller:
 
     def poll_links(self, links: Mapping[int, ControlLink], event: int, timeout_s: float) -> Tuple[List[int], bool]:
         """The ranks of ``links`` with ``event`` (of poll), and whether this process was woken."""
-        found, is_woken = wait_for_event(links, event, self.wakeup, timeout_s)
+        ready, is_woken = wait_for_event(links, event, self.wakeup, timeout_s)
         if is_woken:
             with self.state:
                 self.wakeup.clear()
-        return found, is_woken
+        return ready, is_woken
 
     def disconnect(self) -> None:
         """Announce the departure and close all links. Operations that still need this rank fail at once."""
@@ -230,8 +230,8 @@ class Controller:
 
     def _receive(self, timeout_s: float) -> bool:
         """Handle the messages that have arrived; returns whether there were any."""
-        found, is_woken = self.poll_links(self.links, select.POLLIN, timeout_s)
-        for rank in found:
+        ready, is_woken = self.poll_links(self.links, select.POLLIN, timeout_s)
+        for rank in ready:
             try:
                 messages = self.links[rank].receive()
             except (OSError, ValueError) as error:
@@ -239,7 +239,7 @@ class Controller:
                 continue
             for message in messages:
                 self._handle_message(rank, message)
-        return is_woken or bool(found)
+        return is_woken or bool(ready)
 
     def _handle_message(self, rank: int, message: Dict[str, Any]) -> None:
         if "responses" in message:

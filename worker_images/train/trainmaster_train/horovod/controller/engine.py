@@ -46,10 +46,10 @@ class CollectiveEngine:
 
     def members(self, process_set: int) -> Tuple[int, ...]:
         """Raises ``ValueError`` for an unknown process set."""
-        found = self._controller.members.get(process_set)
-        if found is None:
+        members = self._controller.members.get(process_set)
+        if members is None:
             raise ValueError(f"process set {process_set} is not there (any more); add it with hvd.add_process_set().")
-        return found
+        return members
 
     def submit(
         self, requests: Sequence[CollectiveRequest], entries: Sequence[Any], *, will_wait: bool = False
@@ -235,8 +235,8 @@ class CollectiveEngine:
     def _idle(self, *, is_driven: bool) -> None:
         """Sleep until there is something to drive; from time to time check for closed links and stalls."""
         links = dict(self._controller.links) if self.failure is None else {}
-        found, is_woken = self._controller.poll_links(links, _HANG_UP, _IDLE_CHECK_S)
-        if is_woken and not found:
+        hung_up, is_woken = self._controller.poll_links(links, _HANG_UP, _IDLE_CHECK_S)
+        if is_woken and not hung_up:
             return
-        if self.failure is None and (found or not is_driven):
+        if self.failure is None and (hung_up or not is_driven):
             self._try_cycle(0.0, patience_s=_WAIT_SLICE_S)

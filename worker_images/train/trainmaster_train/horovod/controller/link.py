@@ -71,9 +71,9 @@ class ControlLink:
     def receive_next(self, deadline_s: float) -> Any:
         """Wait for the next message, and take no later one. Raises ``TimeoutError``, ``ConnectionError``."""
         while True:
-            found = self._frames(limit=1)
-            if found:
-                return found[0]
+            frames = self._frames(limit=1)
+            if frames:
+                return frames[0]
             left_s = deadline_s - time.monotonic()
             if left_s <= 0 or not select.select([self.socket], [], [], left_s)[0]:
                 raise TimeoutError("no answer")
@@ -86,16 +86,16 @@ class ControlLink:
         self.socket.close()
 
     def _frames(self, limit: int = 0) -> List[Any]:
-        found: List[Any] = []
+        frames: List[Any] = []
         buffer = self._buffer
-        while len(buffer) >= _HEADER.size and not (limit and len(found) >= limit):
+        while len(buffer) >= _HEADER.size and not (limit and len(frames) >= limit):
             (length,) = _HEADER.unpack_from(buffer)
             end = _HEADER.size + length
             if len(buffer) < end:
                 break
-            found.append(json.loads(bytes(buffer[_HEADER.size : end])))
+            frames.append(json.loads(bytes(buffer[_HEADER.size : end])))
             del buffer[:end]
-        return found
+        return frames
 
 
 def listen(host: str) -> socket.socket:
@@ -229,5 +229,5 @@ def wait_for_event(
         if number >= 0:  # not closed by another thread
             poll.register(number, event)
             by_number[number] = rank
-    found = [number for number, _ in poll.poll(timeout_s * 1000)]
-    return [by_number[number] for number in found if number in by_number], wakeup.fileno() in found
+    ready = [number for number, _ in poll.poll(timeout_s * 1000)]
+    return [by_number[number] for number in ready if number in by_number], wakeup.fileno() in ready

@@ -18,15 +18,15 @@ def broadcast_variables(variables: Sequence[Any], root_rank: int, process_set: P
     """Broadcast ``variables`` from ``root_rank``, eagerly or when the graph runs. Use one order on all ranks."""
     number = set_number(process_set)
     gang().check_root(root_rank, number)
-    given = list(variables)
+    variable_list = list(variables)
     label = gang().next_name("variables", number)
-    names = [f"{label}.{i}" for i in range(len(given))]
+    names = [f"{label}.{i}" for i in range(len(variable_list))]
     values = through_numpy(
         lambda *arrays: run(arrays, names, BROADCAST, root=root_rank, process_set=number),
-        [tf.convert_to_tensor(variable) for variable in given],
-        [tf.as_dtype(variable.dtype) for variable in given],
+        [tf.convert_to_tensor(variable) for variable in variable_list],
+        [tf.as_dtype(variable.dtype) for variable in variable_list],
     )
-    for variable, value in zip(given, values):
+    for variable, value in zip(variable_list, values):
         value.set_shape(variable.shape)
         variable.assign(value)
 
@@ -59,10 +59,10 @@ def allgather_object(obj: Any, name: Optional[str] = None, process_set: ProcessS
 
 def variables_of(optimizer: Any) -> List[Any]:
     """The optimizer's variables: a method in older Keras, a list in newer ones."""
-    found: Any = optimizer.variables
-    if callable(found):
-        found = found()
-    return list(found)  # pyright: ignore[reportArgumentType]
+    variables: Any = optimizer.variables
+    if callable(variables):
+        variables = variables()
+    return list(variables)  # pyright: ignore[reportArgumentType]
 
 
 def _unpickled(data: Any) -> Any:

@@ -71,8 +71,8 @@ def through_numpy(function: Function, tensors: Sequence[Any], dtypes: Sequence[A
         # Not as an operation, which would wrap the exception in one of TensorFlow's.
         results = function(*(tensor.numpy() for tensor in tensors))
         return [tf.convert_to_tensor(result, dtype) for result, dtype in zip(results, dtypes)]
-    found = tf.numpy_function(function, list(tensors), list(dtypes))
-    return list(found) if isinstance(found, (list, tuple)) else [found]
+    outputs = tf.numpy_function(function, list(tensors), list(dtypes))
+    return list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
 
 
 def run(arrays: Sequence[Any], names: Sequence[str], kind: str, **fields: Any) -> List[Any]:
@@ -303,11 +303,11 @@ def _allreduce_sparse(slices: Any, op: ReduceOp, name: Optional[str], process_se
 
 
 def _allgather_tensors(tensors: Sequence[Any], names: Sequence[str], number: int) -> List[Any]:
-    given = [_require_rows(tensor, ALLGATHER) for tensor in tensors]
+    checked = [_require_rows(tensor, ALLGATHER) for tensor in tensors]
     results = through_numpy(
-        lambda *values: run(values, names, ALLGATHER, process_set=number), given, [tensor.dtype for tensor in given]
+        lambda *values: run(values, names, ALLGATHER, process_set=number), checked, [tensor.dtype for tensor in checked]
     )
-    for result, tensor in zip(results, given):
+    for result, tensor in zip(results, checked):
         result.set_shape([None, *tensor.shape[1:]])
     return results
 

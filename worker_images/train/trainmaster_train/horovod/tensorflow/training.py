@@ -70,10 +70,10 @@ class DistributedGradientTape:
         return getattr(self._tape, name)
 
     def gradient(self, target: Any, sources: Any, *arguments: Any, **named: Any) -> Any:
-        found = self._tape.gradient(target, sources, *arguments, **named)
-        if isinstance(found, (list, tuple)):
-            return reduce_gradients(found, label="tape", **self._reduce_options)
-        return reduce_gradients([found], label="tape", **self._reduce_options)[0]
+        gradients = self._tape.gradient(target, sources, *arguments, **named)
+        if isinstance(gradients, (list, tuple)):
+            return reduce_gradients(gradients, label="tape", **self._reduce_options)
+        return reduce_gradients([gradients], label="tape", **self._reduce_options)[0]
 
 
 def DistributedOptimizer(  # noqa: N802 (Horovod's name)

@@ -49,12 +49,12 @@ class TorchState(ObjectState):
         optimizer: Optional[torch.optim.Optimizer] = None,
         **values: Any,
     ) -> None:
-        given = {"model": model, "optimizer": optimizer, **values}
-        self._parts = {name: value for name, value in given.items() if _has_state(value)}
+        attributes = {"model": model, "optimizer": optimizer, **values}
+        self._parts = {name: value for name, value in attributes.items() if _has_state(value)}
         for name, value in self._parts.items():
             setattr(self, name, value)
         self._saved: Dict[str, Any] = {}
-        plain = {name: value for name, value in given.items() if name not in self._parts and value is not None}
+        plain = {name: value for name, value in attributes.items() if name not in self._parts and value is not None}
         super().__init__(_any_rank, broadcast_object, allgather_object, **plain)
         self.save()
 

@@ -96,8 +96,8 @@ def allgather_object(obj: Any, name: Optional[str] = None, process_set: ProcessS
     return [_unpickled(part) for part in gathered.split(lengths.tolist())]
 
 
-def _suffixed(name: Optional[str], what: str) -> Optional[str]:
-    return f"{name}.{what}" if name else None
+def _suffixed(name: Optional[str], suffix: str) -> Optional[str]:
+    return f"{name}.{suffix}" if name else None
 
 
 def _pickled(obj: Any) -> bytes:

@@ -327,12 +327,12 @@ def _set_gradient(parameter: Parameter, reduced: torch.Tensor) -> None:
         gradient.copy_(reduced)
 
 
-def _names_of(optimizer: torch.optim.Optimizer, given: Optional[NamedParameters]) -> Dict[Parameter, str]:
+def _names_of(optimizer: torch.optim.Optimizer, named_parameters: Optional[NamedParameters]) -> Dict[Parameter, str]:
     """Names of all parameters of the optimizer."""
     own = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    if given is None:
+    if named_parameters is None:
         return {parameter: f"noname.{number}" for number, parameter in enumerate(own)}
-    named = list(given)
+    named = list(named_parameters)
     if any(not isinstance(pair, tuple) or len(pair) != 2 for pair in named):
         raise ValueError("named_parameters takes pairs of name and parameter: model.named_parameters().")
     duplicates = sorted(name for name, count in Counter(name for name, _ in named).items() if count > 1)

@@ -94,7 +94,7 @@ class CheckpointCoordinator:
         """
         versions = []
         for connection in self._connections:
-            header, _ = connection.ask({"op": "hold"}, timeout_s=HOLD_S, what="to be held for a checkpoint")
+            header, _ = connection.ask({"op": "hold"}, timeout_s=HOLD_S, purpose="to be held for a checkpoint")
             versions.append(int(header["version"]))
         self._is_aligned = len(set(versions)) == 1
         if max(versions) - min(versions) > _DIVERGED:

@@ -175,10 +175,10 @@ class ParameterServer:
             raise RefusedError(
                 f"you see {count} ps and this is one of {self._shard.count}: start all with the same layout"
             )
-        found = difference(self._shard.layout.signature, request.header["signature"])
-        if found is not None:
+        mismatch = difference(self._shard.layout.signature, request.header["signature"])
+        if mismatch is not None:
             raise RefusedError(
-                f"{request.session.peer_name} has another model than ps {self._shard.ps}: {found} "
+                f"{request.session.peer_name} has another model than ps {self._shard.ps}: {mismatch} "
                 f"(here: the ps, there: {request.session.peer_name}); "
                 "start all replicas with the same script and arguments"
             )

@@ -277,7 +277,7 @@ class _NoMemoryError(MemoryError):
 
 
 @contextmanager
-def no_memory(what: str) -> Iterator[None]:
+def no_memory(use: str) -> Iterator[None]:
     """Convert torch's error of a failed allocation into a ``MemoryError`` that says for what. Of nested contexts the
     innermost one describes it.
     """
@@ -286,8 +286,8 @@ def no_memory(what: str) -> Iterator[None]:
     except _NoMemoryError:
         raise
     except MemoryError as error:
-        raise _NoMemoryError(what) from error
+        raise _NoMemoryError(use) from error
     except RuntimeError as error:
         if "DefaultCPUAllocator" not in str(error) and "out of memory" not in str(error):
             raise
-        raise _NoMemoryError(what) from error
+        raise _NoMemoryError(use) from error

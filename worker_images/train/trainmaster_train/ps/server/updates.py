@@ -69,15 +69,15 @@ class PullResponses:
             return
         if self._codec.is_lossy:
             session.replica = WorkerReplica(self._shard, self._codec)
-        *others, last = self._shard.pieces or [range(0)]
+        *first_pieces, last = self._shard.pieces or [range(0)]
         if session.memory is not None:
-            for piece in [last] if session.are_pieces_sent else [*others, last]:
+            for piece in [last] if session.are_pieces_sent else [*first_pieces, last]:
                 session.memory.write(session.slot, piece, self._shard.values)
             session.are_pieces_sent = False
             self._send(session, {**header, "shared": session.slot}, [])
             return
         copy = self._snapshots.current()
-        for piece in [] if session.are_pieces_sent else others:
+        for piece in [] if session.are_pieces_sent else first_pieces:
             self._send_piece(session, header["re"], piece, copy)
         session.are_pieces_sent = False
         self._send_with(session, {**header, "first": last.start}, last, copy)

@@ -143,14 +143,14 @@ class FdReceiver:
         """The descriptor that was sent with ``ticket``, if any: it arrives before a request that was sent later."""
         while self._socket is not None:
             try:
-                found, passed, _, _ = self._socket.recvmsg(
+                data, passed, _, _ = self._socket.recvmsg(
                     _TICKET_BYTES, socket.CMSG_SPACE(array.array("i").itemsize), socket.MSG_CMSG_CLOEXEC
                 )
             except OSError:
                 break
             for descriptor in _descriptors(passed):
-                self._drop(found)
-                self._offers[found] = descriptor
+                self._drop(data)
+                self._offers[data] = descriptor
             if len(self._offers) > _MAX_OFFERS:  # from unknown processes on this machine
                 self._drop(next(iter(self._offers)))
         return self._offers.pop(ticket, None)
@@ -211,11 +211,11 @@ def _allocate_pages(buffer: mmap.mmap, descriptor: int, size: int) -> None:
 
 
 def _descriptors(passed: Sequence[Any]) -> List[int]:
-    found = array.array("i")
+    descriptors = array.array("i")
     for level, kind, data in passed:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-            found.frombytes(data[: len(data) - len(data) % found.itemsize])
-    return list(found)
+            descriptors.frombytes(data[: len(data) - len(data) % descriptors.itemsize])
+    return list(descriptors)
 
 
 def retain_freed_memory() -> None:

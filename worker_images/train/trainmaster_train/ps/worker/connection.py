@@ -145,13 +145,13 @@ class Connection:
             raise LostError(f"{self.name} accepts no more messages ({error.strerror})") from error
         return number
 
-    def answer(self, number: int, timeout_s: float, what: str, take: Optional[Take] = None) -> Message:
+    def answer(self, number: int, timeout_s: float, purpose: str, take: Optional[Take] = None) -> Message:
         """The answer to request ``number``. Of several messages it is the last; ``take`` is called with the others.
 
         Raises:
             RefusedError: the ps refused the request.
             LostError: the connection is lost, or the request is of an earlier one.
-            DeadlineError: ``what`` was not answered within ``timeout_s``; names the replicas that the ps waits for.
+            DeadlineError: ``purpose`` was not answered within ``timeout_s``; names the replicas that the ps waits for.
         """
         self._check_current(number)
         deadline = time.monotonic() + timeout_s
@@ -165,18 +165,18 @@ class Connection:
                 self._receive(deadline)
             except DeadlineError as error:
                 waits = f"; it waits for {self.missing}" if self.missing else ""
-                raise DeadlineError(f"{self.name} did not answer {what} within {timeout_s:.0f} s{waits}") from error
+                raise DeadlineError(f"{self.name} did not answer {purpose} within {timeout_s:.0f} s{waits}") from error
         header, frames = self._answers.pop(number)
         if "refused" in header:
             raise RefusedError(str(header["refused"]))
         return header, frames
 
-    def answer_patiently(self, number: int, timeout_s: float, what: str, take: Take) -> Message:
+    def answer_patiently(self, number: int, timeout_s: float, purpose: str, take: Take) -> Message:
         """As :meth:`answer`, but waits on as long as the set of replicas that the ps waits for changes."""
         while True:
             before = self.missing
             try:
-                return self.answer(number, timeout_s, what, take)
+                return self.answer(number, timeout_s, purpose, take)
             except DeadlineError:
                 if self.missing == before:
                     raise
@@ -199,9 +199,9 @@ class Connection:
             raise LostError(f"{self.name} is not connected")
         return self._seal.ticket
 
-    def ask(self, header: Mapping[str, Any], frames: Sequence[Any] = (), *, timeout_s: float, what: str) -> Message:
+    def ask(self, header: Mapping[str, Any], frames: Sequence[Any] = (), *, timeout_s: float, purpose: str) -> Message:
         """Send a request and wait for its answer. Raises as :meth:`answer`."""
-        return self.answer(self.send(header, frames), timeout_s, what)
+        return self.answer(self.send(header, frames), timeout_s, purpose)
 
     def _check_current(self, number: int) -> None:
         if self.is_stale(number):
@@ -222,7 +222,7 @@ class Connection:
         elif "re" in header:
             self._answers[header["re"]] = (header, parts[1:])
 
-    def _receive_raw(self, deadline: float, what: str) -> List[zmq.Frame]:
+    def _receive_raw(self, deadline: float, purpose: str) -> List[zmq.Frame]:
         while True:
             if self._socket is None:
                 raise LostError(f"{self.name} is not connected")
@@ -233,7 +233,7 @@ class Connection:
             self._handle_socket_events()
             now = time.monotonic()
             if now >= deadline:
-                raise DeadlineError(f"{self.name} {what}")
+                raise DeadlineError(f"{self.name} {purpose}")
             if self._poll_others is not None and now - self._polled_at >= _POLL_OTHERS_S:
                 self._polled_at = now
                 self._poll_others()

@@ -207,7 +207,7 @@ class Servers:
     def status(self) -> List[Dict[str, Any]]:
         """The status of each ps: version, pushes, staleness, dropped gradients, missing workers."""
         return [
-            connection.ask({"op": "status"}, timeout_s=self.options.step_timeout_s, what="for its status")[0]
+            connection.ask({"op": "status"}, timeout_s=self.options.step_timeout_s, purpose="for its status")[0]
             for connection in self._shards.connections
         ]
 

@@ -114,7 +114,7 @@ class ShardConnections:
         """Announce the departure, with ``header``, to all connected ps."""
         for connection in self.connections:
             try:
-                connection.ask({"op": "bye", **header}, timeout_s=_BYE_S, what="the good-bye")
+                connection.ask({"op": "bye", **header}, timeout_s=_BYE_S, purpose="the good-bye")
             except ParameterServerError:
                 pass  # the ps is gone
 
@@ -166,12 +166,12 @@ class ShardConnections:
         """
         if self._push_ids[ps] is None:
             return
-        whole: Dict[str, Any] = {"last": True, **header}
+        full_header: Dict[str, Any] = {"last": True, **header}
         if self._shares_memory[ps]:
-            whole["shared"] = slot
+            full_header["shared"] = slot
         if rates != self._sent_rates[ps]:
-            whole["rates"] = self._sent_rates[ps] = rates
-        self._send_push(ps, whole, frames)
+            full_header["rates"] = self._sent_rates[ps] = rates
+        self._send_push(ps, full_header, frames)
 
     def end_push(self) -> List[Optional[int]]:
         """End the push; returns the request numbers to wait for."""
@@ -183,9 +183,9 @@ class ShardConnections:
         number = self._push_ids[ps]
         if number is None:  # that ps was lost meanwhile: the rest of this push is dropped
             return
-        whole = {"op": "push", "version": self.versions[ps], "blocks": [], "exponents": [], **header}
+        full_header = {"op": "push", "version": self.versions[ps], "blocks": [], "exponents": [], **header}
         try:
-            self.connections[ps].send(whole, frames, number=number)
+            self.connections[ps].send(full_header, frames, number=number)
             self._timer.add_bytes_sent(sum(frame.nbytes for frame in frames))
         except LostError as error:
             self._note_lost(ps, error)
@@ -204,10 +204,10 @@ class ShardConnections:
         """The answer to request ``number``; ``None`` if that ps was lost since, and is back now."""
         try:
             if number is not None and ps not in self._lost and not self.connections[ps].is_stale(number):
-                what = f"{self.worker_name}'s step {self.own_steps} (update {self.versions[ps]})"
+                subject = f"{self.worker_name}'s step {self.own_steps} (update {self.versions[ps]})"
                 with self._timer.part(steps.PS_WAIT):
                     return self.connections[ps].answer(
-                        number, self._options.step_timeout_s, what, lambda piece: self._install(ps, piece)
+                        number, self._options.step_timeout_s, subject, lambda piece: self._install(ps, piece)
                     )
         except LostError as error:
             self._note_lost(ps, error)
@@ -310,7 +310,7 @@ class ShardConnections:
                 about = {"worker": self._worker, "name": self.worker_name, "chief": is_chief, "ps": len(self)}
                 own = {"mode": options.mode, "wire": options.wire, "signature": self._view.values.layout.signature}
                 left_s = max(0.1, deadline - time.monotonic())
-                joined, _ = connection.ask({"op": "join", **about, **own}, timeout_s=left_s, what="the greeting")
+                joined, _ = connection.ask({"op": "join", **about, **own}, timeout_s=left_s, purpose="the greeting")
                 if not joined["is_initialised"] and is_chief:
                     initialise_shard(
                         connection,
@@ -346,6 +346,6 @@ class ShardConnections:
         if memory is None or not socket_name or not send_descriptor(memory, socket_name, connection.ticket()):
             return False
         header, _ = connection.ask(
-            {"op": "share", "slots": memory.slots}, timeout_s=timeout_s, what="the offer of memory"
+            {"op": "share", "slots": memory.slots}, timeout_s=timeout_s, purpose="the offer of memory"
         )
         return bool(header["is_taken"])
