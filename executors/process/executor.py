@@ -28,11 +28,11 @@ from executors.base import Gpu, NodeInfo, Observation, ReplicaKey, ReplicaOrder,
 from executors.node_resources import with_memory_limit
 from executors.order_file import world_fields
 from executors.process import machine, procfs
+from executors.process.ending import end_replica
 from executors.process.folder_watcher import FolderWatcher
 from executors.process.launcher import RuntimeLauncher
 from executors.process.machine import GpuCache
 from executors.process.ports import PortBook, PortRange
-from executors.process.removal import end_replica
 from executors.process.state import ReplicaFolder, check_order, read_replica, render_order, state_name
 from executors.process.warm import WarmLimits, WarmStarts
 

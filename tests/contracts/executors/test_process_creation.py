@@ -16,6 +16,7 @@ from core import worker_packages
 from core.worker_packages import RUNTIME, find_package
 from executors.base import ExitCause, Phase
 from executors.process import ProcessExecutor, procfs
+from executors.process.launcher import RuntimeLauncher
 from executors.process.state import ReplicaFolder, mark_of
 from tests.contracts.executors.conftest import ProcessBench
 
@@ -145,9 +146,16 @@ class DiesBeforeTheLaunch(ProcessExecutor):
 
 
 class DiesAfterTheLaunch(ProcessExecutor):
-    def _launch(self, *arguments):
-        super()._launch(*arguments)
-        os._exit(9)
+    def create(self, order):
+        start = RuntimeLauncher.start
+
+        def start_and_die(*arguments):
+            start(*arguments)
+            os._exit(9)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(RuntimeLauncher, "start", start_and_die)
+            super().create(order)
 
 
 @pytest.mark.parametrize("driver", [DiesAfterTheClaim, DiesAfterTheFirstFile, DiesBeforeTheLaunch, DiesAfterTheLaunch])
