@@ -49,10 +49,10 @@ def running_before(settings: Settings) -> list[RunningAttempt]:
     engine = make_engine(settings.resolved_database_url)
     try:
         with unit_of_work(make_sessions(engine)) as session:
-            found = [RunningAttempt(*row) for row in session.execute(query)]
-            looks = [f"attempt:{attempt.attempt_id}" for attempt in found]
+            attempts = [RunningAttempt(*row) for row in session.execute(query)]
+            looks = [f"attempt:{attempt.attempt_id}" for attempt in attempts]
             session.execute(update(Lease).where(Lease.name.in_(looks)).values(expires_at=_LONG_AGO))
-            return found
+            return attempts
     except TrainmasterError:
         return []
     finally:
@@ -75,9 +75,9 @@ def adopt(settings: Settings, before: Sequence[RunningAttempt], *, since: dateti
             if len(states) == len(before) or time.monotonic() > deadline_s:
                 break
             time.sleep(_LOOK_EVERY_S)  # noqa: TID251 (polls for the reconcile passes, with a deadline)
-        found = [attempt for attempt in before if states.get(attempt.attempt_id) == AttemptState.RUNNING.value]
+        adopted = [attempt for attempt in before if states.get(attempt.attempt_id) == AttemptState.RUNNING.value]
         with unit_of_work(make_sessions(engine)) as session:
-            for attempt in found:
+            for attempt in adopted:
                 append_event(
                     session,
                     at=datetime.now(UTC),  # noqa: TID251 (the edge of the process)
@@ -88,7 +88,7 @@ def adopt(settings: Settings, before: Sequence[RunningAttempt], *, since: dateti
                     attempt_id=attempt.attempt_id,
                     reason=f"The platform came back and found attempt {attempt.number} running.",
                 )
-        return [attempt.name for attempt in found]
+        return [attempt.name for attempt in adopted]
     except TrainmasterError:
         return []  # informative only; the platform works
     finally:

@@ -89,12 +89,12 @@ class DockerExecutor:
 
     def nodes(self, *, database_id: str = "") -> Sequence[NodeInfo]:
         info = self._read_info()
-        whole = nodes.describe(info, self._gpus())
-        found = self._ask(lambda: self._engine.containers(labels.selector(self._settings.instance)))
-        others = [c["Id"] for c in found if nodes.is_live_and_foreign(c, database_id)]
-        inspected = (self._ask(partial(self._engine.container, container)) for container in others)
+        machine = nodes.describe(info, self._gpus())
+        containers = self._ask(lambda: self._engine.containers(labels.selector(self._settings.instance)))
+        foreign = [c["Id"] for c in containers if nodes.is_live_and_foreign(c, database_id)]
+        inspected = (self._ask(partial(self._engine.container, container)) for container in foreign)
         return (
-            subtract_usage(whole, [nodes.read_usage(container) for container in inspected if container is not None]),
+            subtract_usage(machine, [nodes.read_usage(container) for container in inspected if container is not None]),
         )
 
     def assign_addresses(
@@ -125,13 +125,13 @@ class DockerExecutor:
         name = render.container_name(order.key)
         image = self._image_of(order)
         self._check_tombstone(order.key.attempt_id)
-        found = self._ask(lambda: self._engine.container(name))
+        existing = self._ask(lambda: self._engine.container(name))
         try:
-            if found is None:
+            if existing is None:
                 self._make(order, image, name)
-            elif not self._is_own(found):
+            elif not self._is_own(existing):
                 raise _foreign(name)
-            elif found["State"]["Status"] != "created":
+            elif existing["State"]["Status"] != "created":
                 return
             # Only now: a removal that begins from here on finds this container in the engine.
             self._check_tombstone(order.key.attempt_id, tidy=True)
@@ -146,13 +146,13 @@ class DockerExecutor:
 
     def stop(self, key: ReplicaKey, *, grace: timedelta) -> None:
         name = render.container_name(key)
-        found = self._ask(lambda: self._engine.container(name))
-        if found is None or not self._is_own(found) or not found["State"].get("Running"):
+        container = self._ask(lambda: self._engine.container(name))
+        if container is None or not self._is_own(container) or not container["State"].get("Running"):
             return
         try:
-            mark = files.single_file_archive(Path(paths.STOP_MARK).name, exits.stop_mark(grace), self._owner(found))
+            mark = files.single_file_archive(Path(paths.STOP_MARK).name, exits.stop_mark(grace), self._owner(container))
             self._engine.put(name, paths.STATE, mark)
-            if found["State"].get("Paused"):
+            if container["State"].get("Paused"):
                 self._engine.unpause(name)
             self._engine.kill(name, "SIGTERM")
         except (EngineObjectMissing, NameTaken):  # it ended by itself in this moment
@@ -160,19 +160,19 @@ class DockerExecutor:
         except EngineError as error:
             raise ExecutorTryAgain(f"The Docker engine did not stop it: {error.message}; it is tried again.") from error
 
-    def change_world(self, wanted: ReplicaOrder) -> None:
+    def change_world(self, order: ReplicaOrder) -> None:
         """See :class:`executors.base.ChangesWorlds`."""
-        name = render.container_name(wanted.key)
-        found = self._ask(lambda: self._engine.container(name))
-        world = wanted.world or 0
-        if found is None or not self._is_own(found) or not found["State"].get("Running"):
+        name = render.container_name(order.key)
+        existing = self._ask(lambda: self._engine.container(name))
+        world = order.world or 0
+        if existing is None or not self._is_own(existing) or not existing["State"].get("Running"):
             return
-        container = str(found["Id"])
-        if not self._ask(lambda: self._observer.needs_world(container, wanted.key, world)):
+        container = str(existing["Id"])
+        if not self._ask(lambda: self._observer.needs_world(container, order.key, world)):
             return
         # A time of its own, for inodes come again: by both the runtime sees that the file is another one.
         content = files.single_file_archive(
-            Path(paths.WORLD).name, order_files.render_world(wanted), self._owner(found), mtime=world
+            Path(paths.WORLD).name, order_files.render_world(order), self._owner(existing), mtime=world
         )
         try:
             self._engine.put(container, paths.STATE, content)
@@ -188,8 +188,8 @@ class DockerExecutor:
         record.
         """
         name = render.container_name(key)
-        found = self._ask(lambda: self._engine.container(name))
-        if found is None or not self._is_own(found) or not found["State"].get("Running"):
+        container = self._ask(lambda: self._engine.container(name))
+        if container is None or not self._is_own(container) or not container["State"].get("Running"):
             return
         try:
             self._engine.kill(name, "SIGKILL")
@@ -206,21 +206,21 @@ class DockerExecutor:
 
     def attempts(self) -> Mapping[AttemptId, str]:
         own = labels.selector(self._settings.instance)
-        found = [
+        objects = [
             *self._ask(lambda: self._engine.containers(own)),
             *self._ask(lambda: self._engine.networks(own)),
             *self._ask(lambda: self._engine.volumes(own)),
         ]
-        return labels.databases(thing.get("Labels") for thing in found)
+        return labels.databases(thing.get("Labels") for thing in objects)
 
     def remove(self, attempt_id: AttemptId) -> None:
         """Raises :class:`ExecutorTryAgain` when the engine does not get rid of a container within twenty seconds."""
         own = {labels.INSTANCE: self._settings.instance, render.REMOVED: attempt_id}
         self._ask(lambda: self._engine.create_volume(render.tombstone_name(attempt_id, self._settings.instance), own))
         self._until_removed(lambda: self._list(attempt_id), self._engine.remove_container, "Id")
-        wanted = labels.selector(self._settings.instance, attempt_id)
-        self._until_removed(lambda: self._engine.networks(wanted), self._engine.remove_network, "Id")
-        self._until_removed(lambda: self._engine.volumes(wanted), self._engine.remove_volume, "Name")
+        selector = labels.selector(self._settings.instance, attempt_id)
+        self._until_removed(lambda: self._engine.networks(selector), self._engine.remove_network, "Id")
+        self._until_removed(lambda: self._engine.volumes(selector), self._engine.remove_volume, "Name")
         self._observer.forget(attempt_id)
         self._forget_old_tombstones()
 
@@ -261,20 +261,20 @@ class DockerExecutor:
                 self.remove(attempt)
         raise AttemptRemoved(f"Attempt {attempt} was removed; start a new attempt.")
 
-    def _make(self, wanted: ReplicaOrder, image: str, name: str) -> None:
+    def _make(self, order: ReplicaOrder, image: str, name: str) -> None:
         """Make and fill the replica's container; returns when there is one, ours or another creator's."""
         facts = self._images.find(image)
         runtime = self._runtime.members()
-        self._make_network(wanted)
-        body = render.render_container(wanted, image, self._settings)
+        self._make_network(order)
+        body = render.render_container(order, image, self._settings)
         container = self._engine.create_container(body, f"{name}.{secrets.token_hex(4)}")
         try:
-            self._fill(container, wanted, facts, runtime)
+            self._fill(container, order, facts, runtime)
             self._engine.rename(container, name)
         except NameTaken:
             self._engine.remove_container(container)
-            found = self._engine.container(name)
-            if found is not None and not self._is_own(found):
+            existing = self._engine.container(name)
+            if existing is not None and not self._is_own(existing):
                 raise _foreign(name) from None
         except BaseException:
             # Not started and without its name it does nothing; the attempt's removal would find it, too.
@@ -282,26 +282,26 @@ class DockerExecutor:
                 self._engine.remove_container(container)
             raise
 
-    def _owner(self, found: Mapping[str, Any]) -> files.Owner:
+    def _owner(self, container: Mapping[str, Any]) -> files.Owner:
         """The user in a container."""
-        return files.owner_of(self._settings.uid, self._settings.gid, str(found["Config"].get("User") or ""))
+        return files.owner_of(self._settings.uid, self._settings.gid, str(container["Config"].get("User") or ""))
 
-    def _is_own(self, found: Mapping[str, Any]) -> bool:
+    def _is_own(self, container: Mapping[str, Any]) -> bool:
         """Whether it is this platform's: another one, restored from the same backup, gives the same names."""
-        return bool((found["Config"].get("Labels") or {}).get(labels.INSTANCE) == self._settings.instance)
+        return bool((container["Config"].get("Labels") or {}).get(labels.INSTANCE) == self._settings.instance)
 
-    def _fill(self, container: str, wanted: ReplicaOrder, image: ImageFacts, runtime: bytes) -> None:
+    def _fill(self, container: str, order: ReplicaOrder, image: ImageFacts, runtime: bytes) -> None:
         owner = files.owner_of(self._settings.uid, self._settings.gid, image.user)
         rendered = order_files.render_order(
-            wanted,
-            image_command=order_files.command_of_image(image.entrypoint, image.cmd, wanted.args),
-            code_path=paths.CODE if wanted.code_path is not None else None,
+            order,
+            image_command=order_files.command_of_image(image.entrypoint, image.cmd, order.args),
+            code_path=paths.CODE if order.code_path is not None else None,
             enforced=("cpu", "memory", "pids"),
             log_limit_bytes=self._settings.log_limit_bytes,
             is_watched=self._settings.is_here,
         )
-        scratch = dict.fromkeys([paths.WORK, *paths.scratch_folders(wanted)])
-        code = None if wanted.code_path is None else Path(wanted.code_path)
+        scratch = dict.fromkeys([paths.WORK, *paths.scratch_folders(order)])
+        code = None if order.code_path is None else Path(order.code_path)
         try:
             archive = files.pack(runtime, rendered, tuple(scratch), owner, code)
         except OSError as error:
@@ -309,10 +309,10 @@ class DockerExecutor:
         with archive:
             self._engine.put(container, "/", archive)
 
-    def _make_network(self, wanted: ReplicaOrder) -> None:
+    def _make_network(self, order: ReplicaOrder) -> None:
         """Create the attempt's network. Of concurrent callers one creates it, and the others wait for it."""
-        own = labels.selector(self._settings.instance, wanted.key.attempt_id)
-        body = render.render_network(wanted, self._settings)
+        own = labels.selector(self._settings.instance, order.key.attempt_id)
+        body = render.render_network(order, self._settings)
         end = time.monotonic() + _NETWORK_TIMEOUT_S
         while not self._engine.networks(own, body["name"]):
             try:

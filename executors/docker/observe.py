@@ -118,8 +118,8 @@ class ContainerObserver:
     def _observe_running(self, container: str, key: ReplicaKey, *, is_paused: bool, address: str) -> Observation:
         known = self._get(container, key)
         if known.end is None and known.has_died:
-            found = self._engine.container(container)
-            if found is not None and not found["State"].get("Running"):
+            inspected = self._engine.container(container)
+            if inspected is not None and not inspected["State"].get("Running"):
                 return self._observe_ended(container, key) or Observation(key, Phase.LOST)
         if known.end is not None:
             return known.end  # started twice by two creators: the runtime refuses the second time
@@ -153,21 +153,21 @@ class ContainerObserver:
         return known.end
 
     def _read_exit(self, container: str, key: ReplicaKey, started_at: datetime | None) -> Observation | None:
-        found = self._engine.container(container)
-        if found is None:
+        inspected = self._engine.container(container)
+        if inspected is None:
             return None
-        state = found["State"]
+        state = inspected["State"]
         record = self._engine.read(container, paths.EXIT_RECORD) or b""
         ended = exits.read_exit(record)
-        ended = self._without_record(container, found) if ended is None else _with_oom(ended, found)
+        ended = self._without_record(container, inspected) if ended is None else _with_oom(ended, inspected)
         if started_at is None and ended.cause not in _NEVER_RAN:
             started_at = _time(state.get("StartedAt"))
         facts = {"container": container[:12], **exits.read_facts(record)}
         return Observation(key, exits.phase_of(ended), started_at, ended, "", facts)
 
-    def _without_record(self, container: str, found: Mapping[str, Any]) -> ReplicaExit:
+    def _without_record(self, container: str, inspected: Mapping[str, Any]) -> ReplicaExit:
         """The runtime was killed itself, or could not write."""
-        state = found["State"]
+        state = inspected["State"]
         code, at = int(state["ExitCode"]), _time(state.get("FinishedAt")) or datetime.now(UTC)  # noqa: TID251 (edge)
         message = self._engine.logs(container, _LOG_TAIL_LINES)
         if code == _FOUND_DEAD:
@@ -187,7 +187,7 @@ class ContainerObserver:
             is_out_of_memory=bool(state.get("OOMKilled")),
             reason=str(state.get("Error") or ""),
             was_requested=self._engine.stamp(container, paths.STOP_MARK) is not None,
-            memory_bytes=_limit(found),
+            memory_bytes=_limit(inspected),
             log_tail=message,
         )
 
@@ -201,17 +201,17 @@ class ContainerObserver:
             return known
 
 
-def _with_oom(ended: ReplicaExit, found: Mapping[str, Any]) -> ReplicaExit:
+def _with_oom(ended: ReplicaExit, inspected: Mapping[str, Any]) -> ReplicaExit:
     """The engine counts this container's kills alone; the runtime, without a group of its own, all of the machine's."""
     is_killed = ended.exit_code == _KILLED and ended.cause in (ExitCause.SIGNALLED, ExitCause.EXITED)
-    if not (is_killed and found["State"].get("OOMKilled")):
+    if not (is_killed and inspected["State"].get("OOMKilled")):
         return ended
-    plain = exits.exit_without_record(_KILLED, at=ended.at, is_out_of_memory=True, memory_bytes=_limit(found))
+    plain = exits.exit_without_record(_KILLED, at=ended.at, is_out_of_memory=True, memory_bytes=_limit(inspected))
     return replace(plain, log_tail=ended.log_tail)
 
 
-def _limit(found: Mapping[str, Any]) -> int | None:
-    return int((found.get("HostConfig") or {}).get("Memory") or 0) or None
+def _limit(inspected: Mapping[str, Any]) -> int | None:
+    return int((inspected.get("HostConfig") or {}).get("Memory") or 0) or None
 
 
 def _time(text: object) -> datetime | None:
@@ -222,9 +222,9 @@ def _time(text: object) -> datetime | None:
 
 
 def _precise(text: str) -> datetime:
-    whole, _, rest = text.partition(".")
-    digits = "".join(char for char in rest if char.isdigit())[:6]
-    return datetime.fromisoformat(f"{whole}.{digits:0<6}+00:00")
+    seconds, _, fraction = text.partition(".")
+    digits = "".join(char for char in fraction if char.isdigit())[:6]
+    return datetime.fromisoformat(f"{seconds}.{digits:0<6}+00:00")
 
 
 def _address_of(summary: Mapping[str, Any]) -> str:

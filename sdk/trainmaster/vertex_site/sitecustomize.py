@@ -83,10 +83,10 @@ def _links_of(kind: str) -> Callable[[ModuleType], None]:
     """``kind``: the base class of a module's jobs, which builds their links."""
 
     def after(module: ModuleType) -> None:
-        found: Any = getattr(module, kind, None)
-        original = getattr(found, "_dashboard_uri", None)
+        target: Any = getattr(module, kind, None)
+        original = getattr(target, "_dashboard_uri", None)
         if original is not None:
-            found._dashboard_uri = lambda job: _page_of(job.resource_name, lambda: original(job))
+            target._dashboard_uri = lambda job: _page_of(job.resource_name, lambda: original(job))
 
     return after
 
@@ -129,8 +129,8 @@ class _Finder(importlib.abc.MetaPathFinder):
 def _next_sitecustomize() -> None:
     """Run the ``sitecustomize`` that this one shadows; Python imports only the first."""
     here = os.path.dirname(os.path.abspath(__file__))
-    others = [path for path in sys.path if os.path.abspath(path or ".") != here]
-    spec = PathFinder.find_spec("sitecustomize", others)
+    other_paths = [path for path in sys.path if os.path.abspath(path or ".") != here]
+    spec = PathFinder.find_spec("sitecustomize", other_paths)
     if spec is not None and spec.loader is not None:
         spec.loader.exec_module(importlib.util.module_from_spec(spec))
 

@@ -117,22 +117,22 @@ def read_kinds(data: TabularData, keep: Sequence[str] = ()) -> tuple[RowReader, 
     for name in keep:
         if name not in data.names:
             raise DataProblem("keep: %s" % no_such_column(name, data.names))
-    found = [_kind(data, index, is_forced=name in keep) for index, name in enumerate(data.names)]
-    if all(kind == DROPPED for kind, _ in found):
+    kinds = [_kind(data, index, is_forced=name in keep) for index, name in enumerate(data.names)]
+    if all(kind == DROPPED for kind, _ in kinds):
         raise DataProblem(
             "No column except the target is informative: all are empty, constant, names, or row numbers; "
             "--keep COLUMN uses one of the latter two nevertheless."
         )
     notes = [
-        "Column %s is left out: %s." % (name, why) for name, (kind, why) in zip(data.names, found) if kind == DROPPED
+        "Column %s is left out: %s." % (name, why) for name, (kind, why) in zip(data.names, kinds) if kind == DROPPED
     ]
     notes += [
         "Column %s looks as if it leaked the target: its values correspond one to one to those of the target. If it is "
         "not known before the target, remove it from the table." % name
-        for index, (name, (kind, _)) in enumerate(zip(data.names, found))
+        for index, (name, (kind, _)) in enumerate(zip(data.names, kinds))
         if kind != DROPPED and _mirrors(data.rows[data.trials, index], data.target[data.trials])
     ]
-    return RowReader(data.names, [kind for kind, _ in found], [why for _, why in found]), notes
+    return RowReader(data.names, [kind for kind, _ in kinds], [why for _, why in kinds]), notes
 
 
 def _mirrors(cells: Any, target: Any) -> bool:
@@ -201,9 +201,9 @@ def _numbers(cells: list[Any], present: list[int], options: TrialOptions) -> Any
 
 
 def _test_rows(options: TrialOptions, target: Any, *, is_classes: bool) -> int:
-    wanted = max(1, round(options.test_fraction * len(target)))
+    count = max(1, round(options.test_fraction * len(target)))
     # At least one row of each class in both parts.
-    return max(wanted, len(np.unique(target))) if is_classes else wanted
+    return max(count, len(np.unique(target))) if is_classes else count
 
 
 def folds_of(options: TrialOptions, target: Any) -> Iterator[tuple[Any, Any]]:
@@ -228,11 +228,11 @@ def _validate(options: TrialOptions, data: TabularData, reader: RowReader) -> No
     log_message("%d rows for the trials; %d more are reserved for the final test." % (len(rows), len(data.test)))
     classes = np.unique(target) if options.task == "classification" else None
     started = time.monotonic()
-    found: list[float] = []
+    scores: list[float] = []
     longest = 0.0
     for number, (fit, validation) in enumerate(folds_of(options, target), start=1):
-        if options.is_out_of_time(longest) and found:
-            log_message("The time limit ends validation after %d folds; their mean is used." % len(found))
+        if options.is_out_of_time(longest) and scores:
+            log_message("The time limit ends validation after %d folds; their mean is used." % len(scores))
             break
         fold_started = time.monotonic()
         fresh: Any = clone(reader)
@@ -242,9 +242,9 @@ def _validate(options: TrialOptions, data: TabularData, reader: RowReader) -> No
         value = score(options.metric, target[validation], predicted, probabilities, classes)
         if not math.isfinite(value):
             raise DataProblem("%s is not defined on fold %d; choose another metric." % (options.metric, number))
-        found.append(value)
-        spread = {options.metric + "_spread": float(np.std(found))} if len(found) > 1 else {}
-        log_metrics({options.metric: float(np.mean(found)), **spread, "seconds": time.monotonic() - started}, number)
+        scores.append(value)
+        spread = {options.metric + "_spread": float(np.std(scores))} if len(scores) > 1 else {}
+        log_metrics({options.metric: float(np.mean(scores)), **spread, "seconds": time.monotonic() - started}, number)
         longest = max(longest, time.monotonic() - fold_started)
 
 

@@ -30,9 +30,9 @@ def nodes(ctx: typer.Context, json: options.Json = False) -> None:
 def list_nodes(json: options.Json = False) -> None:
     """List the nodes with their capacity and usage."""
     with session.client() as client:
-        found = list(client.list_nodes())
+        nodes = list(client.list_nodes())
         if json or session.current().as_json:
-            output.print_json(found)
+            output.print_json(nodes)
             return
         active = [reservation for reservation in client.list_reservations() if reservation.is_active]
     now = output.now()
@@ -53,7 +53,7 @@ def list_nodes(json: options.Json = False) -> None:
                 str(node.replicas),
                 output.ago(node.seen_at, now),
             )
-            for node in found
+            for node in nodes
         ],
         empty="No nodes; the scheduler adds them when it starts.",
     )
@@ -182,12 +182,12 @@ def label(
     """Label a node for node selectors (platform admins)."""
     removals = [change for change in changes if change.endswith("-") and "=" not in change]
     removed = [change[:-1] for change in removals]
-    given = options.pairs([change for change in changes if change not in removals], "KEY=VALUE")
-    if both := sorted(given.keys() & set(removed)):
+    added = options.pairs([change for change in changes if change not in removals], "KEY=VALUE")
+    if both := sorted(added.keys() & set(removed)):
         raise typer.BadParameter(f"{both[0]!r} is both set and removed", param_hint="KEY-")
     with session.client() as client:
         before = client.get_node(node)
-        labels = {key: value for key, value in before.admin_labels.items() if key not in removed} | given
+        labels = {key: value for key, value in before.admin_labels.items() if key not in removed} | added
         for key in removed:
             if key not in before.admin_labels:
                 why = "is set by the executor, not by admins" if key in before.labels else "is not a label of the node"

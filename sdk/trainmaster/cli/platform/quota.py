@@ -144,24 +144,24 @@ def _unset_before(before: QuotaView, changes: dict[str, Any]) -> list[str]:
     """Messages for removed settings that were not set, which are probably typing errors."""
     lines = {line.what.casefold(): line for line in before.lines}
     users = {user.user: user for user in before.users}
-    found = []
+    sentences = []
     for part, field, message in (
         ("limits", "limit", "no limit on {} was set"),
         ("guaranteed", "guaranteed", "no {} were guaranteed"),
         ("user_limit", "user_limit", "no limit on {} of each user was set"),
     ):
-        for what in changes[part]:
-            line = lines.get(what.casefold())
+        for resource in changes[part]:
+            line = lines.get(resource.casefold())
             if line is None or getattr(line, field) is None:
-                found.append(message.format(what))
+                sentences.append(message.format(resource))
     for part, field, message in (
         ("users", "limit", "no limits of {} were set"),
         ("user_guaranteed", "guaranteed", "nothing was guaranteed to {}"),
     ):
-        found += [message.format(user) for user in changes[part] if not getattr(users.get(user), field, None)]
+        sentences += [message.format(user) for user in changes[part] if not getattr(users.get(user), field, None)]
     weighted = {user for user, quota in users.items() if quota.weight != 1}
-    found += [f"no weight of {user} was set" for user in changes["user_weights"] if user not in weighted]
-    return [f"{before.project}: {sentence} before." for sentence in found]
+    sentences += [f"no weight of {user} was set" for user in changes["user_weights"] if user not in weighted]
+    return [f"{before.project}: {sentence} before." for sentence in sentences]
 
 
 def _weight(text: str) -> float:
@@ -171,19 +171,20 @@ def _weight(text: str) -> float:
         raise typer.BadParameter(f"{text!r} is not a number", param_hint="--user-weight") from None
 
 
-def _by_user(given: list[str], option: str) -> dict[str, dict[str, str]]:
-    found: dict[str, dict[str, str]] = {}
-    for assignment in given:
-        user, colon, rest = assignment.partition(":")
-        what, equals, amount = rest.partition("=")
-        if not (colon and equals and user and what):
+def _by_user(assignments: list[str], option: str) -> dict[str, dict[str, str]]:
+    amounts_by_user: dict[str, dict[str, str]] = {}
+    for assignment in assignments:
+        user, colon, limit = assignment.partition(":")
+        resource, equals, amount = limit.partition("=")
+        if not (colon and equals and user and resource):
             raise typer.BadParameter(f"{assignment!r} is not USER:WHAT=AMOUNT, such as ann:gpus=4", param_hint=option)
-        if found.setdefault(user, {}).get(what, amount) != amount:
+        if amounts_by_user.setdefault(user, {}).get(resource, amount) != amount:
             raise typer.BadParameter(
-                f"{user}:{what} is given twice, as {found[user][what]} and as {amount}", param_hint=option
+                f"{user}:{resource} is given twice, as {amounts_by_user[user][resource]} and as {amount}",
+                param_hint=option,
             )
-        found[user][what] = amount
-    return found
+        amounts_by_user[user][resource] = amount
+    return amounts_by_user
 
 
 # --- how it looks -----------------------------------------------------------------------------------------------------
@@ -193,7 +194,7 @@ def _named(changes: dict[str, Any]) -> set[str]:
     """What was set, as it was written: ``gpus``, ``gpus/H100``."""
     of_users = [amounts or {} for part in ("users", "user_guaranteed") for amounts in changes[part].values()]
     maps = [changes["limits"], changes["guaranteed"], changes["user_limit"], *of_users]
-    return {what.casefold() for each in maps for what in each}
+    return {resource.casefold() for each in maps for resource in each}
 
 
 def _print_users(view: QuotaView) -> None:
@@ -227,8 +228,9 @@ def _tell(view: QuotaView, changes: dict[str, Any], *, as_json: bool) -> None:
     def is_about(warning: str) -> bool:
         text = warning.casefold()
         return any(
-            text.startswith(f"{what}:") or ("/" in what and (text.startswith(what) or f" {what[5:]};" in text))
-            for what in named
+            text.startswith(f"{resource}:")
+            or ("/" in resource and (text.startswith(resource) or f" {resource[5:]};" in text))
+            for resource in named
         )
 
     warnings = [warning for warning in view.warnings if is_about(warning)]
@@ -236,8 +238,8 @@ def _tell(view: QuotaView, changes: dict[str, Any], *, as_json: bool) -> None:
     if is_of_users:
         _print_users(view)
     if len(warnings) < len(view.warnings):
-        others = output.count(len(view.warnings) - len(warnings), "other warning")
-        output.note(f"{others}: `trainmaster quota {view.project}`.", "dim")
+        more_warnings = output.count(len(view.warnings) - len(warnings), "other warning")
+        output.note(f"{more_warnings}: `trainmaster quota {view.project}`.", "dim")
 
 
 def _print(views: list[QuotaView], *, as_json: bool, is_whole: bool = False) -> None:
@@ -285,9 +287,9 @@ def _row(view: QuotaView, line: QuotaLineView, *, is_first: bool) -> tuple[Any, 
     )
 
 
-def amount(what: str, value: float) -> str:
-    return (output.size(int(value)) or "0") if what == "memory" else f"{value:g}"
+def amount(resource: str, value: float) -> str:
+    return (output.size(int(value)) or "0") if resource == "memory" else f"{value:g}"
 
 
 def _amounts(amounts: dict[str, float]) -> str:
-    return ", ".join(f"{what} {amount(what, value)}" for what, value in amounts.items())
+    return ", ".join(f"{resource} {amount(resource, value)}" for resource, value in amounts.items())

@@ -39,12 +39,12 @@ def watch():
 
 def _with_defaults(initialize):
     @functools.wraps(initialize)
-    def wrapper(coordinator_address=None, num_processes=None, process_id=None, *rest, **more):
+    def wrapper(coordinator_address=None, num_processes=None, process_id=None, *args, **more):
         asks_cluster_detection = more.get("cluster_detection_method") is not None
         if coordinator_address is None and num_processes is None and process_id is None and not asks_cluster_detection:
             coordinator_address = os.environ.get("JAX_COORDINATOR_ADDRESS")
             num_processes = int(os.environ["JAX_NUM_PROCESSES"])
             process_id = int(os.environ["JAX_PROCESS_ID"])
-        return initialize(coordinator_address, num_processes, process_id, *rest, **more)
+        return initialize(coordinator_address, num_processes, process_id, *args, **more)
 
     return wrapper

@@ -94,8 +94,8 @@ def _address(uri):
     if folder and address and isinstance(uri, str):
         path = os.path.normpath(uri)
         if path == folder or path.startswith(folder.rstrip("/") + "/"):
-            rest = path[len(folder.rstrip("/")) :].lstrip("/")
-            return address.rstrip("/") + "/" + rest
+            below = path[len(folder.rstrip("/")) :].lstrip("/")
+            return address.rstrip("/") + "/" + below
     return uri
 
 

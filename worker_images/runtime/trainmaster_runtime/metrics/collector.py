@@ -140,12 +140,12 @@ class HypertuneFile:
         except OSError:
             return []
         self._fingerprint = fingerprint
-        found = []
+        items = []
         for line in data.splitlines():
-            found += self._take(line)
+            items += self._take(line)
         while len(self._known) > _KNOWN_REPORTS:
             del self._known[next(iter(self._known))]
-        return found
+        return items
 
     def _take(self, line: bytes) -> List[Tuple[str, int, float, float]]:
         try:
@@ -154,7 +154,7 @@ class HypertuneFile:
             step = int(float(entry.get("global_step") or 0))
         except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError):
             return []  # the line that is just being written, or none of hypertune's
-        found = []
+        items = []
         for name, value in entry.items():
             if name in _HYPERTUNE_KEYS or not isinstance(value, (str, int, float)):
                 continue
@@ -165,8 +165,8 @@ class HypertuneFile:
                 continue
             if key not in self._known:
                 self._known[key] = None
-                found.append((name, step, time_s, number))
-        return found
+                items.append((name, step, time_s, number))
+        return items
 
 
 class Collector:
@@ -274,11 +274,11 @@ class Collector:
                 time_s, line = self._lines.popleft()
             except IndexError:
                 return
-            found = patterns.find(line)
-            if self.sources is not None and any(name not in PROGRESS for name in found):
+            values = patterns.find(line)
+            if self.sources is not None and any(name not in PROGRESS for name in values):
                 self.sources.count("matching", "lines")
             progress_values = {
-                name: int(found[name]) for name in PROGRESS if name in found and abs(found[name]) < 2**53
+                name: int(values[name]) for name in PROGRESS if name in values and abs(values[name]) < 2**53
             }
             if patterns.has_own or not self.reports_step:
                 progress.update(progress_values)
@@ -288,8 +288,8 @@ class Collector:
                 step = progress_values["epoch"]
             else:
                 step = self._unnumbered
-                self._unnumbered += 1 if found else 0
-            for name, value in found.items():
+                self._unnumbered += 1 if values else 0
+            for name, value in values.items():
                 # A metric that the script reports itself counts once.
                 if name in PROGRESS:
                     continue

@@ -156,11 +156,11 @@ class EventFileReader:
         grown = [known for known in self._files.values() if self._is_waiting(known)]
         if grown:
             self._find_owners(grown, now, is_last=is_last)
-        found: List[Tuple[str, Value]] = []
+        values: List[Tuple[str, Value]] = []
         for known in self._files.values():
             if known.is_tensorboard and not known.is_done:
-                found += self._read(known)
-        return found
+                values += self._read(known)
+        return values
 
     def close(self) -> None:
         for known in self._files.values():
@@ -195,7 +195,7 @@ class EventFileReader:
             known.offset = known.claim.offset
 
     def _read(self, known: _File) -> List[Tuple[str, Value]]:
-        found: List[Tuple[str, Value]] = []
+        values: List[Tuple[str, Value]] = []
         try:
             fd = os.open(known.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:
@@ -204,18 +204,18 @@ class EventFileReader:
                 os.close(fd)
             prefix = self._prefix(known.path) if records else ""
             for record in records:
-                found += [(prefix + value.name, value) for value in known.decoder.values(record)]
+                values += [(prefix + value.name, value) for value in known.decoder.values(record)]
         except (Broken, ValueError) as error:
             known.is_done = True
             self._say("%s is not read as a TensorBoard file any more: %s" % (os.path.basename(known.path), error))
-            return found
+            return values
         except OSError:
             return []  # gone, or not yet readable
         if offset != known.offset:
             known.offset = offset
             if known.claim is not None:
                 known.claim.advance(offset)
-        return found
+        return values
 
     def _prefix(self, path: str) -> str:
         """A prefix that keeps this file's tags apart from the same tags of others: ``train/`` and ``validation/`` of
@@ -235,7 +235,7 @@ class EventFileReader:
 
     def _walk(self) -> List[Tuple[str, Tuple[int, int], int]]:
         """(path, inode, size) of the event files, links not followed."""
-        found = []
+        paths = []
         front = [(root, 0) for root, _ in self._roots]
         entry_count = 0
         while front and entry_count < _ENTRIES:
@@ -250,10 +250,10 @@ class EventFileReader:
                                 front.append((entry.path, depth + 1))
                         elif "tfevents" in entry.name and entry.is_file(follow_symlinks=False):
                             status = entry.stat(follow_symlinks=False)
-                            found.append((entry.path, (status.st_dev, status.st_ino), status.st_size))
+                            paths.append((entry.path, (status.st_dev, status.st_ino), status.st_size))
             except OSError:
                 continue
-        return found
+        return paths
 
 
 def _begins(path: str) -> float:
@@ -271,7 +271,7 @@ def _begins(path: str) -> float:
 
 def _open_inodes() -> Set[Tuple[int, int]]:
     """(device, inode) of the event files that our processes have open."""
-    found = set()
+    inodes = set()
     for pid in procfs.descendants(os.getpid()):
         folder = "/proc/%d/fd" % pid
         try:
@@ -282,7 +282,7 @@ def _open_inodes() -> Set[Tuple[int, int]]:
             try:
                 if "tfevents" in os.readlink(folder + "/" + name):
                     status = os.stat(folder + "/" + name)
-                    found.add((status.st_dev, status.st_ino))
+                    inodes.add((status.st_dev, status.st_ino))
             except OSError:
                 continue
-    return found
+    return inodes

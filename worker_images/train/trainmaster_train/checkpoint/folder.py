@@ -75,16 +75,18 @@ def latest(directory: Optional[Union[str, Path]] = None) -> Optional[Path]:
         CheckpointError: the platform names a checkpoint that is missing or incomplete, and there is no newer one.
             Starting from the beginning instead would hide the loss.
     """
-    wanted = current().resume_from
-    if wanted is None:
+    resume_from = current().resume_from
+    if resume_from is None:
         complete = complete_checkpoints(directory)
         return complete[-1] if complete else None
-    if wanted.exists() and (not wanted.is_dir() or (wanted / COMPLETE).exists()):
-        return wanted
-    successor = newer_than(wanted)
+    if resume_from.exists() and (not resume_from.is_dir() or (resume_from / COMPLETE).exists()):
+        return resume_from
+    successor = newer_than(resume_from)
     if successor is None:
-        raise CheckpointError(f"TRAINMASTER_RESUME_FROM: {wanted} is not a complete checkpoint")
-    sentence = f"TRAINMASTER_RESUME_FROM: {wanted} was pruned in favour of newer ones; going on from {successor.name}"
+        raise CheckpointError(f"TRAINMASTER_RESUME_FROM: {resume_from} is not a complete checkpoint")
+    sentence = (
+        f"TRAINMASTER_RESUME_FROM: {resume_from} was pruned in favour of newer ones; going on from {successor.name}"
+    )
     print(f"trainmaster: {sentence}.", file=sys.stderr, flush=True)
     return successor
 
@@ -138,14 +140,14 @@ def complete_checkpoints(directory: Optional[Union[str, Path]] = None) -> List[P
     root = checked_directory(directory)
     if not root.is_dir():
         return []
-    found: Dict[int, Path] = {}
+    folders: Dict[int, Path] = {}
     for path in sorted(root.iterdir()):  # names with a leading dot come first
         match = _NAME.match(path.name) or _LEFTOVER.match(path.name)
         # A complete `.old` folder was displaced by a newer one of the same step, whose writer was killed before the
         # end.
         if match and not path.name.endswith(".partial") and (path / COMPLETE).exists():
-            found[int(match[1])] = path
-    return [path for _, path in sorted(found.items())]
+            folders[int(match[1])] = path
+    return [path for _, path in sorted(folders.items())]
 
 
 def staged_path(step: int, *, directory: Optional[Union[str, Path]] = None) -> Path:

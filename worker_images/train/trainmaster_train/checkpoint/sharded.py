@@ -71,8 +71,8 @@ def write_sharded(
     from torch.distributed.checkpoint.state_dict_saver import save
 
     rank = _rank(process_group)
-    what = f"the checkpoint of step {step} was not written"
-    _barrier(what, process_group, timeout_s, CheckpointNotWrittenError)
+    subject = f"the checkpoint of step {step} was not written"
+    _barrier(subject, process_group, timeout_s, CheckpointNotWrittenError)
     staged = _on_first_rank(lambda: stage_checkpoint(step, directory=directory), process_group)
     try:
         # All files are flushed when the checkpoint is sealed.
@@ -81,11 +81,13 @@ def write_sharded(
             save(state, storage_writer=writer, process_group=process_group)
         except CheckpointException as error:
             reasons = explain_torch_error(_reasons(error.failures))
-            raise CheckpointNotWrittenError(f"{what}: {reasons}; earlier ones are intact") from error
+            raise CheckpointNotWrittenError(f"{subject}: {reasons}; earlier ones are intact") from error
         except RuntimeError as error:
-            raise CheckpointNotWrittenError(f"{what}: {_describe_lost_peer(error)}; earlier ones are intact") from error
+            raise CheckpointNotWrittenError(
+                f"{subject}: {_describe_lost_peer(error)}; earlier ones are intact"
+            ) from error
         shares = _on_each_rank(lambda: _own_digests(staged, rank), process_group)
-        digests = {name: found for share in shares for name, found in share.items()}
+        digests = {name: digest for share in shares for name, digest in share.items()}
         return _on_first_rank(
             lambda: seal_checkpoint(step, metrics, directory=directory, keep=keep, digests=digests), process_group
         )
@@ -120,8 +122,8 @@ def load_sharded(state: Dict[str, Any], path: Union[str, Path], *, process_group
 def on_all_ranks(find: Callable[[], Optional[T]], use: Callable[[T], R]) -> Optional[R]:
     """Let rank 0 of the default group ``find`` something, and every process ``use`` it."""
     _barrier("no checkpoint was looked for", None, _BARRIER_S)
-    found = _on_first_rank(find, None)
-    return None if found is None else use(found)
+    outcomes = _on_first_rank(find, None)
+    return None if outcomes is None else use(outcomes)
 
 
 def _own_digests(staged: Path, rank: int) -> Dict[str, str]:
@@ -130,13 +132,13 @@ def _own_digests(staged: Path, rank: int) -> Dict[str, str]:
 
 
 def _reasons(failures: Mapping[int, Any]) -> str:
-    found = {}
+    reasons = {}
     for rank, failure in failures.items():
         error = failure[0] if isinstance(failure, tuple) else failure
-        found[rank] = _first_line(error) or type(error).__name__
-    first = min(found)
-    others = "" if len(found) == 1 else f" (and {len(found) - 1} more)"
-    return f"rank {first}: {found[first]}{others}"
+        reasons[rank] = _first_line(error) or type(error).__name__
+    first = min(reasons)
+    more = "" if len(reasons) == 1 else f" (and {len(reasons) - 1} more)"
+    return f"rank {first}: {reasons[first]}{more}"
 
 
 def _on_each_rank(call: Callable[[], T], group: Any) -> List[T]:
@@ -147,8 +149,8 @@ def _on_each_rank(call: Callable[[], T], group: Any) -> List[T]:
 def _on_first_rank(call: Callable[[], T], group: Any) -> T:
     """The result of ``call`` in the first process, in every process."""
     outcome: Tuple[bool, Any] = _outcome(call) if _rank(group) == 0 else (True, None)
-    found: List[T] = _exchange(outcome, group)
-    return found[0]
+    outcomes: List[T] = _exchange(outcome, group)
+    return outcomes[0]
 
 
 def _outcome(call: Callable[[], T]) -> Tuple[bool, Any]:
@@ -178,8 +180,8 @@ def _exchange(outcome: Tuple[bool, Any], group: Any) -> List[Any]:
     return [value for _, value in outcomes]
 
 
-def _barrier(what: str, group: Any, timeout_s: float, kind: Type[CheckpointError] = CheckpointError) -> None:
-    """Wait for all processes. Raises ``kind`` with ``what`` if one does not come."""
+def _barrier(label: str, group: Any, timeout_s: float, kind: Type[CheckpointError] = CheckpointError) -> None:
+    """Wait for all processes. Raises ``kind`` with ``label`` if one does not come."""
     if not _is_distributed():
         return
     from trainmaster_train.distributed.group import monitored_barrier
@@ -188,7 +190,7 @@ def _barrier(what: str, group: Any, timeout_s: float, kind: Type[CheckpointError
         monitored_barrier(timedelta(seconds=timeout_s), group)
     except RuntimeError as error:
         raise kind(
-            f"{what}: not all processes came within {timeout_s:g} s ({_first_line(error)}); every process must call it"
+            f"{label}: not all processes came within {timeout_s:g} s ({_first_line(error)}); every process must call it"
         ) from error
 
 

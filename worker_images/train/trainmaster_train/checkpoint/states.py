@@ -158,15 +158,15 @@ def _misfits_of_model(own: Mapping[str, Any], state: Mapping[str, Any]) -> List[
         for name in own
         if name in state and _shape(state[name]) != _shape(own[name])
     ]
-    found = []
+    misfits = []
     if missing:
-        found.append(f"missing {_shortened(missing)}")
+        misfits.append(f"missing {_shortened(missing)}")
     if unexpected:
-        found.append(f"unexpected {_shortened(unexpected)}")
+        misfits.append(f"unexpected {_shortened(unexpected)}")
     if shapes:
-        found.append(_shortened(shapes))
-    found += _without_prefix(missing, unexpected)
-    return found
+        misfits.append(_shortened(shapes))
+    misfits += _without_prefix(missing, unexpected)
+    return misfits
 
 
 def _without_prefix(missing: List[str], unexpected: List[str]) -> List[str]:

@@ -108,15 +108,15 @@ def pieces(blocks: Sequence[SlabBlock], slabs: Sequence[Slab]) -> List[range]:
     groups, so that the message queues stay short on a large ps, too.
     """
     sizes = [(block.end - block.begin) * slabs[block.slab].dtype.itemsize for block in blocks]
-    wanted = max(PIECE_BYTES, sum(sizes) // 100)
-    found: List[range] = []
+    piece_bytes = max(PIECE_BYTES, sum(sizes) // 100)
+    pieces: List[range] = []
     begin = size = 0
     for number, own in enumerate(sizes, 1):
         size += own
-        if size >= wanted or number == len(sizes):
-            found.append(range(begin, number))
+        if size >= piece_bytes or number == len(sizes):
+            pieces.append(range(begin, number))
             begin, size = number, 0
-    return found
+    return pieces
 
 
 def slice_of(size: int, ps: int, count: int) -> Tuple[int, int]:
@@ -181,9 +181,9 @@ def difference(layout: Mapping[str, Any], other_layout: Mapping[str, Any], *, se
         other = there.pop(tensor[0], None)
         if other is None:
             return f"`{tensor[0]}` is not there"
-        for what, at in (("", 1), ("of dtype ", 2), ("in optimizer group ", 3), ("sparse: ", 4)):
+        for label, at in (("", 1), ("of dtype ", 2), ("in optimizer group ", 3), ("sparse: ", 4)):
             if tensor[at] != other[at]:
-                return f"`{tensor[0]}` is {what}{_phrase(tensor[at])} here and {what}{_phrase(other[at])} there"
+                return f"`{tensor[0]}` is {label}{_phrase(tensor[at])} here and {label}{_phrase(other[at])} there"
     if there:
         return f"`{next(iter(there))}` is not here"
     if layout["optimizer"] != other_layout.get("optimizer"):
@@ -209,17 +209,17 @@ def _phrase(value: Any) -> str:
 def _tables(
     model: torch.nn.Module, names: Mapping[torch.Tensor, str], groups: Mapping[torch.Tensor, int]
 ) -> List[EmbeddingTable]:
-    found: Dict[torch.Tensor, EmbeddingTable] = {}
+    tables: Dict[torch.Tensor, EmbeddingTable] = {}
     for module in model.modules():
         if isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and module.sparse:
             weight = module.weight
-            if weight.requires_grad and weight not in found:
+            if weight.requires_grad and weight not in tables:
                 if isinstance(module, torch.nn.Embedding) and module.max_norm is not None:
                     raise ParameterServerError(
                         f"{names[weight]}: max_norm changes rows in the forward pass; leave it out"
                     )
-                found[weight] = EmbeddingTable(names[weight], groups[weight], weight.dtype, *weight.shape)
-    return list(found.values())
+                tables[weight] = EmbeddingTable(names[weight], groups[weight], weight.dtype, *weight.shape)
+    return list(tables.values())
 
 
 def _settings(optimizer: torch.optim.Optimizer) -> List[Dict[str, Any]]:

@@ -150,17 +150,17 @@ class Coordinator:
 
     def stalls(self, now_s: float) -> List[Stall]:
         """Operations that some ranks wait for, the longest wait first."""
-        found = []
+        stalls = []
         for (process_set, _), pending in self._pending.items():
             members = self._members.get(process_set, ())
             missing = tuple(r for r in members if r not in pending.by_rank and r not in self._joined)
             request = next(iter(pending.by_rank.values()))
-            found.append(Stall(request, tuple(sorted(pending.by_rank)), missing, now_s - pending.since_s))
+            stalls.append(Stall(request, tuple(sorted(pending.by_rank)), missing, now_s - pending.since_s))
         for number, waiting in self._fast_path_waits.items():
             missing = tuple(rank for rank, started in self._started.items() if started <= number)
             ready = tuple(rank for rank in self._started if rank not in missing)
-            found.append(Stall(waiting.request, ready, missing, now_s - waiting.since_s))
-        return sorted(found, key=lambda stall: -stall.waited_s)
+            stalls.append(Stall(waiting.request, ready, missing, now_s - waiting.since_s))
+        return sorted(stalls, key=lambda stall: -stall.waited_s)
 
     # Readiness
 
@@ -191,8 +191,8 @@ class Coordinator:
             return
         # Zeros in an Adasum would halve the result.
         if joined and (first.kind not in _JOINABLE or first.op == ADASUM):
-            what = f"{ADASUM} {first.kind}" if first.op == ADASUM else first.kind
-            self._reject(key, f"{ranks(joined)} called hvd.join() and cannot take part in {what} {name!r}")
+            operation = f"{ADASUM} {first.kind}" if first.op == ADASUM else first.kind
+            self._reject(key, f"{ranks(joined)} called hvd.join() and cannot take part in {operation} {name!r}")
             return
         self._negotiate(key, pending, members, is_joined=bool(joined))
 
@@ -356,10 +356,10 @@ def _disagreement(first: CollectiveRequest, other: CollectiveRequest) -> Optiona
     if first.kind != other.kind:
         return first.kind, other.kind
     ragged = first.kind in (ALLGATHER, ALLTOALL)
-    for what in ("dtype", "device", "op", "root", "prescale", "postscale", "group_size"):
-        expected, actual = getattr(first, what), getattr(other, what)
+    for name in ("dtype", "device", "op", "root", "prescale", "postscale", "group_size"):
+        expected, actual = getattr(first, name), getattr(other, name)
         if expected != actual:
-            word = "root rank" if what == "root" else what
+            word = "root rank" if name == "root" else name
             return f"{word} {expected}", f"{word} {actual}"
     shape, other_shape = first.shape, other.shape
     if shape == other_shape:

@@ -393,8 +393,8 @@ def _is_cuda(response: CollectiveResponse) -> bool:
 
 
 def _dtype(request: CollectiveRequest) -> torch.dtype:
-    found: torch.dtype = getattr(torch, request.dtype)
-    return found
+    dtype: torch.dtype = getattr(torch, request.dtype)
+    return dtype
 
 
 def _flat_input(entry: Optional[TensorEntry], request: CollectiveRequest) -> torch.Tensor:

@@ -99,8 +99,8 @@ class Embeddings:
         requested = self._requested.pop(name, None)
         if requested is not None:
             self._receive(name, *requested)
-            wanted = indices.detach().cpu().flatten().unique()  # type: ignore[no-untyped-call]
-            indices = wanted[~torch.isin(wanted, requested[0])]
+            indices_to_fetch = indices.detach().cpu().flatten().unique()  # type: ignore[no-untyped-call]
+            indices = indices_to_fetch[~torch.isin(indices_to_fetch, requested[0])]
             if not indices.numel():
                 return
         self._request(name, indices)
