@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
-from typing import Annotated
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, Final
 
 from fastapi import Path, Query, Response
 from pydantic import Field
-from sqlalchemy import or_, select
-from trainmaster.studies import StudySpec
+from sqlalchemy import func, or_, select
+from sqlalchemy.orm import Session
+from trainmaster.spec import SpecError, with_changes
+from trainmaster.spec.enums import role_order
+from trainmaster.studies import StudySpec, parse_study
 from trainmaster.studies.model import MAX_TRIALS
 from trainmaster.wire.base import Page
 from trainmaster.wire.jobs import ReasonRequest
@@ -25,22 +29,168 @@ from trainmaster.wire.studies import (
     SuggestRequest,
     TrialColumns,
     TrialComplete,
+    TrialCurve,
     TrialView,
 )
 
 from api.app.unit_of_work import AppContext, AppContextDep, UnitOfWork
-from api.auth import Reader, Writer
+from api.auth import Caller, Reader, Writer
 from api.http.paging import FILTER_LIMIT, FilterValues, PageParams, PageQuery, make_cursor, newest_rows, read_cursor
 from api.http.routing import json_response, new_router
 from api.jobs.routes import REPLAYED, IdempotencyKey
-from api.jobs.service import digest_of
+from api.jobs.service import clone_name, digest_of, invalid_spec
 from api.studies import ask_tell, insight, service
 from api.studies.access import StudyAccess, StudyMember, StudyViewer
-from api.studies.cloning import cloned_spec
-from api.studies.columns import study_curves, trial_columns
-from api.studies.views import study_best, study_detail, study_views, trial_views
-from core.db.tables import Study, User
-from core.domain.studies.states import StudyEvent, StudyState
+from api.studies.views import results, study_best, study_detail, study_views, trial_views
+from core.db.repositories.metrics.reads import SeriesFilter, StoredSeries, find_series, read_points
+from core.db.tables import Study, Trial, User
+from core.domain.studies.curves import make_curve, thinned
+from core.domain.studies.states import StudyEvent, StudyState, TrialState
+
+# The row of an ended trial may be committed later than its ``ended_at``.
+_OVERLAP: Final = timedelta(seconds=30)
+_REASON_CHARS: Final = 300  # characters; the trial itself has the full text
+_RUNNING_LIMIT: Final = 50
+_POINT_LIMIT: Final = 5_000
+
+
+def trial_columns(session: Session, row: Study, since: datetime | None, now: datetime) -> TrialColumns:
+    """All trials; with ``since``, the running ones and those that ended after it."""
+    spec = StudySpec.model_validate(row.spec)
+    query = select(
+        Trial.number, Trial.state, Trial.parameters, Trial.result, Trial.reason, Trial.job_id, Trial.created_at,
+        Trial.ended_at,
+    ).where(Trial.study_id == row.id)  # fmt: skip
+    if since is not None:
+        query = query.where(or_(Trial.ended_at.is_(None), Trial.ended_at >= since - _OVERLAP))
+    rows = session.execute(query.order_by(Trial.number)).all()
+    return TrialColumns(
+        number=[trial.number for trial in rows],
+        state=[trial.state for trial in rows],
+        job=[trial.job_id for trial in rows],
+        reason=[trial.reason[:_REASON_CHARS] for trial in rows],
+        created_at=[trial.created_at for trial in rows],
+        ended_at=[trial.ended_at for trial in rows],
+        parameters={name: [trial.parameters.get(name) for trial in rows] for name in spec.parameters},
+        metrics={metric.name: [(trial.result or {}).get(metric.name) for trial in rows] for metric in spec.metrics},
+        until=now,
+    )
+
+
+def study_curves(session: Session, row: Study, limit: int) -> StudyCurves:
+    """Up to ``limit`` curves: of running trials, and of ended trials half the best and half the newest ones."""
+    spec = StudySpec.model_validate(row.spec)
+    metric = spec.metrics[0]
+    with_curve = (Trial.study_id == row.id, Trial.curve.is_not(None))
+    running = _running_curves(session, row.id, metric.name, min(limit, _RUNNING_LIMIT))
+    total = session.execute(select(func.count()).where(*with_curve)).scalar_one() + len(running)
+    room = max(0, limit - len(running))
+    ranked = sorted(results(session, row.id, spec), key=lambda item: (metric.sign * item.values[0], item.number))
+    chosen = {item.number for item in ranked[: room // 2]}
+    newest = select(Trial.number).where(*with_curve, Trial.number.not_in(chosen)).order_by(Trial.number.desc())
+    chosen |= set(session.scalars(newest.limit(room - len(chosen))))
+    query = select(Trial.number, Trial.state, Trial.job_id, Trial.curve).where(*with_curve, Trial.number.in_(chosen))
+    over = [
+        TrialCurve(number=item.number, state=item.state, job=item.job_id, **_finite(item.curve))
+        for item in session.execute(query)
+    ]
+    shown = sorted([*over, *running], key=lambda item: item.number)
+    return StudyCurves(metric=metric.name, curves=[item for item in shown if item.steps], total=total)
+
+
+def _running_curves(session: Session, study_id: str, metric: str, limit: int) -> list[TrialCurve]:
+    """Curves of the newest running trials: the first replica's reports, over all attempts."""
+    query = select(Trial.number, Trial.job_id).where(
+        Trial.study_id == study_id, Trial.state == TrialState.RUNNING.value, Trial.job_id.is_not(None)
+    )
+    numbers = {item.job_id: item.number for item in session.execute(query.order_by(Trial.number.desc()).limit(limit))}
+    if not numbers:
+        return []
+    first: dict[tuple[str, int], StoredSeries] = {}
+    for series in find_series(
+        session, list(numbers), SeriesFilter(names=[metric], kind="scalar"), limit=20 * _RUNNING_LIMIT
+    ):
+        known = first.get((series.owner_id, series.attempt))
+        if known is None or _weight(series) < _weight(known):
+            first[series.owner_id, series.attempt] = series
+    points: dict[str, list[tuple[int, float]]] = {}
+    for (job, _), series in sorted(first.items(), key=lambda item: item[0]):
+        read = read_points(session, series, max(0, series.count - _POINT_LIMIT), _POINT_LIMIT)
+        points.setdefault(job, []).extend(zip(read.steps, read.values, strict=True))
+    found = []
+    for job, reported in points.items():
+        curve = thinned(make_curve(numbers[job], reported))
+        found.append(
+            TrialCurve(
+                number=numbers[job], state="running", job=job, steps=list(curve.steps), values=list(curve.values)
+            )
+        )
+    return [item for item in found if item.steps]
+
+
+def _finite(curve: Any) -> dict[str, Any]:
+    return {"steps": curve["steps"], "values": curve["values"]}
+
+
+def _weight(series: StoredSeries) -> tuple[tuple[int, str], int]:
+    return role_order(series.role), series.index
+
+
+def cloned_spec(session: Session, caller: Caller, original: Study, body: StudyClone) -> StudySpec:
+    """The canonical spec of the clone. Without a ``name`` among the changes it gets the next free one.
+
+    Raises:
+        InvalidSpec: all mistakes in it.
+    """
+    # Fields that other protocols, such as Vertex AI's, store next to the spec belong to the original alone.
+    spec = {key: item for key, item in original.spec.items() if key in StudySpec.model_fields}
+    raw = changed_spec(spec, body.changes)
+    if body.changes.get("name") is None:
+        raw["name"] = clone_name(session, caller, original)
+    if body.warm_start:
+        raw["warm_start"] = _with_study(raw.get("warm_start"), original.id)
+    try:
+        return parse_study(raw)
+    except SpecError as error:
+        raise invalid_spec(error) from error
+
+
+def changed_spec(spec: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """``changes`` merged into ``spec`` as a JSON merge patch (RFC 7396): null removes, objects merge, the rest
+    replaces.
+
+    Shorthands apply, too: those of jobs below ``template``, and ``metric`` and ``goal``. The template's name and output
+    are dropped: the clone's trials would write to the original's output. ``changes`` may state an output.
+    """
+    raw = with_changes(spec, {key: item for key, item in changes.items() if key != "template"})
+    if "template" in changes or isinstance(raw.get("template"), dict):
+        raw["template"] = _template(raw.get("template"), changes.get("template", {}))
+    if changes.keys() & {"metric", "goal"} and "metrics" not in changes:
+        (first, *_) = raw.pop("metrics")
+        raw = {"metric": first["name"], "goal": first["goal"], **raw}
+    parameters = changes.get("parameters")
+    # A value that is not a mapping is reported when the whole spec is parsed.
+    for name, parameter in parameters.items() if isinstance(parameters, Mapping) else ():
+        # A parameter of another type keeps no field of the original.
+        if isinstance(parameter, Mapping) and "type" in parameter and name in spec["parameters"]:
+            raw["parameters"][name] = dict(parameter)
+    return {key: item for key, item in raw.items() if item is not None}
+
+
+def _with_study(earlier: Any, study_id: str) -> Any:
+    """The studies to warm-start from, with ``study_id`` added. An invalid value is kept, and refused by the parser."""
+    named = [earlier] if isinstance(earlier, str) else [] if earlier is None else earlier
+    if not isinstance(named, list | tuple) or study_id in named:
+        return named
+    return [*named, study_id]
+
+
+def _template(spec: Any, changes: Any) -> Any:
+    if not isinstance(changes, Mapping):
+        return changes  # null: no template; the parser refuses anything else
+    inherited = {key: item for key, item in (spec or {}).items() if key not in ("name", "output", "project")}
+    return with_changes(inherited, changes)
+
 
 router = new_router("studies", "/studies")
 

@@ -6,17 +6,98 @@ applied, and the actions for the executor are listed. Deciding again on the resu
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Final
 
+from core.domain.errors import StaleWrite
+from core.domain.jobs.exits import ExitCause, ExitFacts
 from core.domain.jobs.lifecycle import ReplicaEvent
 from core.domain.jobs.states import ReplicaState
-from scheduler.control.attempts.attempt_snapshot import AttemptSnapshot, stop_grace
+from executors.base import Observation, Phase, ReplicaExit
+from scheduler.control.attempts.attempt_snapshot import AttemptSnapshot, GangMember, stop_grace
 from scheduler.control.attempts.completion_rules import apply_rules
-from scheduler.control.attempts.decision import Decision
+from scheduler.control.attempts.decision import Decision, ReplicaNote
 from scheduler.control.attempts.decision_draft import DecisionDraft
 from scheduler.control.attempts.ending import attempt_end
-from scheduler.control.attempts.observations import apply_observations
+from scheduler.control.attempts.worlds import has_left
+
+
+def apply_observations(draft: DecisionDraft) -> None:
+    for member in draft.snapshot.members:
+        if member.is_over:
+            continue
+        observation = draft.snapshot.observed.get((member.role, member.index))
+        if observation is not None and observation.key.generation > member.generation:
+            raise StaleWrite(f"{member.name} has been started again by another process")
+        if observation is not None and observation.key.generation < member.generation:
+            observation = None  # the record of an earlier start
+        _observe_member(draft, member, observation)
+
+
+def _observe_member(draft: DecisionDraft, member: GangMember, observation: Observation | None) -> None:
+    if member.node in draft.snapshot.lost_nodes and (observation is None or observation.exit is None):
+        facts = replace(
+            draft.facts(member, ExitCause.NODE_LOST, f"Node {member.node} of {member.name} was lost."),
+            # Peers die of it before the node counts as lost: their exits are its consequence.
+            at=draft.snapshot.lost_nodes[member.node],
+        )
+        draft.move(member, ReplicaEvent.LOSE, draft.now, facts)
+        return
+    if observation is None:
+        if member.state is ReplicaState.PENDING:
+            if member.id in draft.snapshot.refused:
+                exit_ = draft.facts(member, ExitCause.ENGINE_REFUSED, draft.snapshot.refused[member.id])
+                exit_ = replace(exit_, blames_node=False)  # every node would refuse it
+                draft.move(member, ReplicaEvent.FAIL, draft.now, exit_)
+        else:
+            # The last detail of a running replica announced what was about to happen to it.
+            _record_loss(draft, member, member.detail if member.state is ReplicaState.RUNNING else "")
+        return
+    _note(draft, member, observation)
+    match observation.phase:
+        case Phase.PENDING:
+            if member.state is ReplicaState.PENDING:
+                draft.move(member, ReplicaEvent.CREATE, draft.now)
+        case Phase.RUNNING:
+            _record_run(draft, member, observation)
+        case Phase.SUCCEEDED | Phase.FAILED:
+            _record_exit(draft, member, observation)
+        case Phase.LOST:
+            _record_loss(draft, member, observation.detail)
+
+
+def _record_run(draft: DecisionDraft, member: GangMember, observation: Observation) -> None:
+    if draft.members[member.id].state in (ReplicaState.PENDING, ReplicaState.STARTING):
+        draft.move(member, ReplicaEvent.RUN, observation.started_at or draft.now)
+
+
+def _record_exit(draft: DecisionDraft, member: GangMember, observation: Observation) -> None:
+    exit_ = observation.exit or ReplicaExit(ExitCause.UNKNOWN, None, "", draft.now)
+    facts = ExitFacts(member.name, member.role, exit_.cause, exit_.exit_code, exit_.at, exit_.sentence, exit_.log_tail)
+    if (exit_.cause is ExitCause.STOPPED and draft.is_ending) or has_left(draft.snapshot, member):
+        draft.move(member, ReplicaEvent.STOP, exit_.at, facts)
+    elif observation.phase is Phase.SUCCEEDED:
+        _record_run(draft, member, observation)  # it ended before it was observed running
+        draft.move(member, ReplicaEvent.SUCCEED, exit_.at, facts)
+    else:
+        if observation.started_at is not None:
+            _record_run(draft, member, observation)
+        draft.move(member, ReplicaEvent.FAIL, exit_.at, facts)
+
+
+def _record_loss(draft: DecisionDraft, member: GangMember, why: str) -> None:
+    if draft.is_ending or has_left(draft.snapshot, member):
+        draft.move(member, ReplicaEvent.STOP, draft.now)
+    else:
+        draft.move(member, ReplicaEvent.LOSE, draft.now, draft.facts(member, ExitCause.UNKNOWN, why))
+
+
+def _note(draft: DecisionDraft, member: GangMember, observation: Observation) -> None:
+    has_news = observation.detail != member.detail or (bool(observation.facts) and not member.has_facts)
+    if has_news:
+        draft.notes.append(ReplicaNote(member, observation.detail, dict(observation.facts)))
+
 
 # Time after SIGKILL was due: then the executor is told to remove the rest.
 KILL_SLACK: Final = timedelta(seconds=30)

@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 from core.domain.ids import JobId
 from core.domain.sharing.resources import Gang, GangRole, ResourceRequest
-from scheduler.control.planning.reason_changes import changed_reasons
 from scheduler.control.planning.snapshot import PlannerInputs
+from scheduler.control.planning.tick import changed_reasons
 from scheduler.planning.model import Plan, QueuedGang, Reason, Snapshot, WaitReasonCode
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
