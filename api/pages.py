@@ -13,7 +13,7 @@ from fastapi.responses import FileResponse, HTMLResponse
 
 from api.http.routing import new_router
 from core.domain.errors import NotFound
-from core.web_pages import BUILD, missing_pages
+from core.worker_packages import BUILD, missing_pages
 
 router = new_router("pages")
 

@@ -1,4 +1,7 @@
-"""Packages of the worker images that plain processes run: in this checkout, or installed beside the platform."""
+"""Packages of the worker images that plain processes run: in this checkout, or installed beside the platform.
+
+Their commands use ``python``, the platform's own, with its installed packages.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,25 @@ from pathlib import Path
 from typing import Final
 
 from core.domain.errors import InvalidRequest
+
+# `setup.py` packages this folder, if it is built, at the same place next to the platform's packages.
+BUILD: Final = Path(__file__).parents[1] / "web" / "dist"
+
+
+def missing_pages(build: Path = BUILD) -> str | None:
+    """Two sentences: the pages are missing, and what to do; ``None``: they are built."""
+    if (build / "index.html").is_file():
+        return None
+    is_checkout = (build.parent / "build.py").is_file()
+    how = (
+        "run `python3 dev.py web` in the checkout"
+        if is_checkout
+        else "run `python3 dev.py web` in a clone of the repository, then install the platform from there again with "
+        "`pip install ./sdk .`"
+    )
+    state = "not built" if is_checkout else "not part of this installation"
+    return f"The web pages are {state}. To have them, {how}, on a machine that reaches the npm registry."
+
 
 RUNTIME: Final = "trainmaster_runtime"
 SERVING: Final = "trainmaster_serving"
@@ -41,3 +63,18 @@ def demand_package(name: str) -> Path:
             "with `trainmaster up --executor docker`."
         )
     return folder
+
+
+def own_server() -> tuple[str, ...]:
+    """The server's command, also if it is not installed: the API refuses what needs it then."""
+    return _command(SERVING)
+
+
+def own_automl() -> tuple[str, ...]:
+    """The AutoML trainer's command, likewise."""
+    return _command(AUTOML)
+
+
+def _command(package: str) -> tuple[str, ...]:
+    folder = find_package(package)
+    return ("python", "-m", package) if folder is None else ("python", str(folder / "__main__.py"))

@@ -21,8 +21,7 @@ import structlog
 
 from core.domain.errors import TrainmasterError
 from core.settings import FIRST_FOLDERS, BadSettings, Settings, read_settings
-from core.web_pages import missing_pages
-from core.worker_packages import RUNTIME, PackageMissing, demand_package
+from core.worker_packages import RUNTIME, PackageMissing, demand_package, missing_pages
 from embedded.adoption import adopt, running_before
 from embedded.child import Child, rotate
 from embedded.errors import CannotStart

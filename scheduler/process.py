@@ -17,11 +17,11 @@ import structlog
 from core.db.engine import make_engine, make_sessions, unit_of_work
 from core.domain.errors import ExecutorTryAgain, IllegalTransition, Unavailable
 from core.domain.ids import AttemptId
-from core.model_server_commands import own_server
 from core.settings import Settings
 from core.tokens import platform_key
 from core.wakeups import TOPIC_RECONCILE, Wakeup
 from core.work_queue import WorkQueue
+from core.worker_packages import own_server
 from scheduler.attempt_watch import AttemptWatch
 from scheduler.control.attempts.reconcile_result import ReconcileResult
 from scheduler.control.attempts.reconciler import Reconciler

@@ -25,9 +25,8 @@ from core.domain.automl.space import CLASSIFICATION, IMAGES, METRICS, REGRESSION
 from core.domain.automl.study import MODULE, AutoMLStudyRequest, study_of
 from core.domain.automl.task import TargetProfile, left_of, profile_target
 from core.domain.errors import InvalidRequest, InvalidSpec
-from core.model_server_commands import own_automl
 from core.storage.volumes import split_location
-from core.worker_packages import AUTOML, demand_package
+from core.worker_packages import AUTOML, demand_package, own_automl
 
 MIN_ROWS: Final = 20
 MIN_ROWS_PER_CLASS: Final = 3

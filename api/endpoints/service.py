@@ -27,11 +27,10 @@ from core.domain.errors import Conflict, InvalidRequest, InvalidSpec, NotFound, 
 from core.domain.serving.jobs import batch_job, holder_of, read_port, replica_job
 from core.domain.serving.rollout import DeploymentState
 from core.ids import new_id
-from core.model_server_commands import own_server
 from core.registry.versions import hold, ready
 from core.storage.volumes import split_location
 from core.wakeups import TOPIC_ENDPOINT
-from core.worker_packages import SERVING, demand_package
+from core.worker_packages import SERVING, demand_package, own_server
 
 _MAX_DEPLOYMENTS: Final = 20  # of one endpoint
 _DIGITS: Final = 10  # no version number is as long

@@ -24,7 +24,7 @@ from trainmaster_train import ps
 from trainmaster_train.context import current
 from trainmaster_train.ps.wire.messages import job_key
 
-from benchmarks.support.ports import free_ports
+from benchmarks.support import free_ports
 
 SPAWN = multiprocessing.get_context("spawn")
 WITHIN_S = 120.0  # for what takes seconds on a machine that is not busy

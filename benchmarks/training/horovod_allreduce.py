@@ -18,8 +18,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from benchmarks.support import free_ports
 from benchmarks.support.embedded import ROOT, command_line, show
-from benchmarks.support.ports import free_ports
 
 TARGET_FACTOR = 1.05
 # Of each size: operations in a row, and for how many of the rounds at 1 MB one round is made.

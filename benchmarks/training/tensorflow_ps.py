@@ -24,7 +24,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from benchmarks.support.ports import free_ports
+from benchmarks.support import free_ports
 
 
 @dataclass(frozen=True)

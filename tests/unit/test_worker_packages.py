@@ -10,10 +10,8 @@ from pathlib import Path
 import pytest
 
 from core import worker_packages
-from core.model_server_commands import own_automl, own_server
 from core.settings import BadSettings, Settings
-from core.web_pages import missing_pages
-from core.worker_packages import RUNTIME, SERVING, find_package
+from core.worker_packages import RUNTIME, SERVING, find_package, missing_pages, own_automl, own_server
 from embedded.errors import CannotStart
 from embedded.supervisor import Supervisor, UpOptions
 from scheduler.executor_factory import make_executor

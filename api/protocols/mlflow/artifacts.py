@@ -19,8 +19,7 @@ from api.http.ranges import OpenFileResponse
 from api.protocols.kit.json_values import answer
 from api.protocols.kit.script_access import ReadScope, ScriptAccess
 from api.protocols.kit.streams import large_blocks, write_all
-from api.protocols.mlflow.answers import MlflowRoute
-from api.protocols.mlflow.callers import Reader, Script
+from api.protocols.mlflow.answers import MlflowRoute, Reader, Script
 from api.protocols.mlflow.models import find_model
 from api.protocols.mlflow.runs import artifact_uri, find_run
 from core.db.tables import Job

@@ -12,8 +12,7 @@ from sqlalchemy.orm import Session
 from api.app.unit_of_work import AppContextDep, UnitOfWork
 from api.protocols.kit.json_values import answer, json_double, milliseconds
 from api.protocols.kit.script_access import ReadScope, ScriptAttempt
-from api.protocols.mlflow.answers import MlflowRoute
-from api.protocols.mlflow.callers import Reader, Script
+from api.protocols.mlflow.answers import MlflowRoute, Reader, Script
 from api.protocols.mlflow.filters import ValueReader, in_order, matching, parse_filter, parse_order
 from api.protocols.mlflow.runs import RunFacts, artifact_uri, bounded_inputs, pairs, set_params, set_tags, writable_run
 from api.protocols.mlflow.schemas import CreateModel, FinalizeModel, LoggedMetric, Params, SearchModels, Tags

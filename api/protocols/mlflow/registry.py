@@ -16,8 +16,7 @@ from api.app.unit_of_work import AppContextDep, UnitOfWork
 from api.protocols.kit.errors import AlreadyExists
 from api.protocols.kit.json_values import answer, milliseconds
 from api.protocols.kit.script_access import ReadScope, ScriptAttempt
-from api.protocols.mlflow.answers import MlflowRoute
-from api.protocols.mlflow.callers import Reader, Script
+from api.protocols.mlflow.answers import MlflowRoute, Reader, Script
 from api.protocols.mlflow.filters import ValueReader, in_order, matching, parse_filter, parse_order
 from api.protocols.mlflow.models import own_model
 from api.protocols.mlflow.runs import artifact_uri, pairs, writable_run

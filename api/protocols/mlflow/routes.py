@@ -18,8 +18,7 @@ from api.protocols.kit.json_values import answer
 from api.protocols.kit.paging import token_offset
 from api.protocols.kit.script_access import ScriptAttempt
 from api.protocols.mlflow import artifacts, models, registry
-from api.protocols.mlflow.answers import MlflowRoute
-from api.protocols.mlflow.callers import Reader, Script
+from api.protocols.mlflow.answers import MlflowRoute, Reader, Script
 from api.protocols.mlflow.metrics import HISTORY_LIMIT, history, last_values, log_metrics
 from api.protocols.mlflow.models import record_metrics
 from api.protocols.mlflow.runs import (

@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from api.protocols.kit.errors import NotServed, refuse_unknown
-from api.protocols.kit.job_fields import command_with_packages, own_labels, slug
-from api.protocols.kit.json_values import shortened
+from api.protocols.kit.json_values import command_with_packages, own_labels, shortened, slug
 from core.db.json import dump_json
 from core.domain.contracts.tf_config import past_placeholders
 from core.domain.errors import InvalidRequest, InvalidSpec

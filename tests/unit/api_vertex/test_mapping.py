@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from api.protocols.kit.errors import NotServed
-from api.protocols.kit.job_fields import slug
+from api.protocols.kit.json_values import slug
 from api.protocols.kit.vertex_table import Table, environment_entries, table_with
 from api.protocols.kit.vertex_table_entries import read_entries
 from api.protocols.vertex.filters import job_vocabulary, parse_filter

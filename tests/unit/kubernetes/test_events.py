@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from executors.kubernetes.events import PodWarnings
+from executors.kubernetes.executor import PodWarnings
 from tests.unit.kubernetes.conftest import Answer
 from tests.unit.kubernetes.test_observe import NOW, at, pod
 

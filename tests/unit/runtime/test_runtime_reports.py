@@ -6,7 +6,8 @@ import pytest
 from trainmaster.wire.metrics import Report
 from trainmaster_runtime.metrics.collector import Collector
 from trainmaster_runtime.metrics.patterns import LinePatterns
-from trainmaster_runtime.reports import batch_sender, metric_feed
+from trainmaster_runtime.reports import batch_sender
+from trainmaster_runtime.reports import reporter as reporter_module
 from trainmaster_runtime.reports.reporter import Reporter
 from trainmaster_runtime.reports.send_queue import SendQueue
 
@@ -327,7 +328,7 @@ class Pieces:
 
 
 def test_what_is_read_at_the_end_is_sent_before_all_is_read(make_reporter, api, monkeypatch):
-    monkeypatch.setattr(metric_feed, "READ_S", 0.0)
+    monkeypatch.setattr(reporter_module, "READ_S", 0.0)
     pieces = Pieces(3, api)
     reporter = make_reporter(collector=lambda: pieces)
     reporter.start()

@@ -9,7 +9,7 @@ import threading
 import time
 
 import pytest
-from trainmaster_runtime.reports import batch_sender, drain_deadline, reporter, send_queue
+from trainmaster_runtime.reports import batch_sender, reporter, send_queue
 from trainmaster_runtime.reports.reporter import Reporter
 from trainmaster_runtime.reports.spool import SpoolFile
 
@@ -81,7 +81,7 @@ def skipping(monkeypatch):
 
 @pytest.fixture
 def lab(tmp_path, monkeypatch):
-    monkeypatch.setattr(drain_deadline, "FLUSH_S", 0.3)
+    monkeypatch.setattr(batch_sender, "FLUSH_S", 0.3)
     monkeypatch.setattr(reporter, "FIRST_S", 0.0)
     (tmp_path / "output").mkdir()
     monkeypatch.setattr(batch_sender, "HEARTBEAT_S", float("inf"))  # no heartbeat among what is counted

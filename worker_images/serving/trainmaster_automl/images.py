@@ -29,7 +29,7 @@ from trainmaster_automl.report import (
     score_test,
     write_report,
 )
-from trainmaster_automl.splitting import check_class_sizes
+from trainmaster_automl.tabular import check_class_sizes
 
 
 def make_network(parameters: Mapping[str, Any], classes: int, size: int, weights: str) -> nn.Module:

@@ -24,8 +24,7 @@ from api.auth import Caller, ProjectAccess, Role
 from api.models import service
 from api.models.access import ModelAccess, by_of
 from api.protocols.kit.errors import NotServed, mistakes_of
-from api.protocols.kit.job_fields import slug
-from api.protocols.kit.json_values import timestamp
+from api.protocols.kit.json_values import slug, timestamp
 from api.protocols.vertex.filters import field_reader, parse_filter
 from api.protocols.vertex.long_running import deletion_view, operation_not_found
 from api.protocols.vertex.names import Parent, VertexCall

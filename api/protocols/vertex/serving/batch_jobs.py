@@ -14,7 +14,7 @@ from api.app.unit_of_work import AppContext
 from api.endpoints import service
 from api.protocols.gcs.buckets import open_uri
 from api.protocols.kit.errors import NotServed, parse_request
-from api.protocols.kit.job_fields import own_labels, slug
+from api.protocols.kit.json_values import own_labels, slug
 from api.protocols.kit.vertex_table import table_of
 from api.protocols.vertex.names import VertexCall
 from api.protocols.vertex.proto import Message

@@ -15,7 +15,7 @@ from trainmaster.wire.serving import DeployRequest
 from api.app.unit_of_work import AppContext
 from api.endpoints import service
 from api.protocols.kit.errors import NotServed, parse_request
-from api.protocols.kit.job_fields import slug
+from api.protocols.kit.json_values import slug
 from api.protocols.kit.vertex_table import table_of
 from api.protocols.vertex.long_running import (
     CANCELLED,

@@ -24,8 +24,7 @@ from api.auth import Role
 from api.endpoints import service
 from api.endpoints.access import EndpointAccess
 from api.protocols.kit.errors import NotServed
-from api.protocols.kit.job_fields import slug
-from api.protocols.kit.json_values import timestamp
+from api.protocols.kit.json_values import slug, timestamp
 from api.protocols.vertex.long_running import deletion_view, operation_not_found, operation_view, pack_any
 from api.protocols.vertex.names import ANY_LOCATION, Parent, VertexCall
 from api.protocols.vertex.paging import Keyset, ListQuery, list_page

@@ -28,14 +28,51 @@ from api.protocols.kit.json_values import (
 from api.protocols.vertex.metadata.runs import copy_metrics
 from api.protocols.vertex.proto import Message
 from api.protocols.vertex.records import service
+from api.protocols.vertex.records.kinds import SHOWN, RecordKind, enum, flag, text
 from api.protocols.vertex.records.principals import RecordTransaction
-from api.protocols.vertex.tensorboards.kinds import RUN, SCALAR, SERIES, TENSOR, VALUE_TYPES
 from core.db.repositories import vertex_records
 from core.db.repositories.metrics.reads import SeriesFilter, StoredSeries, find_series, list_objects, read_points
 from core.db.repositories.metrics.writes import NewMetricObject, StreamKey, add_metrics
 from core.db.tables import VertexRecord
 from core.domain.errors import InvalidRequest, NotFound
-from core.domain.metrics.points import OBJECT_BYTES, STEP_LIMIT, TIME_LIMIT_MS, Points
+from core.domain.metrics.points import OBJECT_BYTES, SERIES_OF_REPLICA, STEP_LIMIT, TIME_LIMIT_MS, Points
+
+SCALAR: Final = "SCALAR"
+TENSOR: Final = "TENSOR"
+BLOBS: Final = "BLOB_SEQUENCE"
+VALUE_TYPES: Final = {0: "VALUE_TYPE_UNSPECIFIED", 1: SCALAR, 2: TENSOR, 3: BLOBS}
+
+BOARD: Final = RecordKind(
+    "tensorboards",
+    "tensorboard",
+    {**SHOWN, "isDefault": flag},
+    limit=1_000,
+    output=frozenset({"blobStoragePathPrefix", "runCount"}),
+    message="Tensorboard",
+    is_slow=True,
+)
+EXPERIMENT: Final = RecordKind(
+    "experiments",
+    "tensorboard_experiment",
+    {**SHOWN, "source": text(1_000)},
+    limit=10_000,
+)
+RUN: Final = RecordKind("runs", "tensorboard_run", SHOWN, limit=10_000)
+SERIES: Final = RecordKind(
+    "timeSeries",
+    "tensorboard_time_series",
+    {
+        "displayName": text(250),
+        "description": text(10_000),
+        "valueType": enum(VALUE_TYPES),
+        "pluginName": text(100),
+        "pluginData": text(64 * 1024),  # bytes in base64
+    },
+    limit=SERIES_OF_REPLICA,
+    fixed=frozenset({"valueType", "pluginName", "pluginData"}),
+    output=frozenset({"metadata"}),
+)
+
 
 _TENSORS: Final = "histogram"  # metric object kind of tensors and blob sequences
 _MEDIA_TYPE: Final = "application/x-tensorboard-tensor; version="

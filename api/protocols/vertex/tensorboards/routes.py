@@ -20,7 +20,7 @@ from api.protocols.vertex.records.kinds import RecordKind, check_id, read_fields
 from api.protocols.vertex.records.principals import PrincipalDep, RecordTransaction
 from api.protocols.vertex.records.routes import ResourceRoutes, add_resource_routes, add_verb, record_path
 from api.protocols.vertex.tensorboards import points
-from api.protocols.vertex.tensorboards.kinds import BOARD, EXPERIMENT, RUN, SCALAR, SERIES
+from api.protocols.vertex.tensorboards.points import BOARD, EXPERIMENT, RUN, SCALAR, SERIES
 from api.protocols.vertex.vertex_route import VertexRoute
 from core.db.repositories import vertex_records
 from core.db.tables import Project, VertexRecord

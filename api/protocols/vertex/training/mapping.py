@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from api.protocols.gcs.buckets import Bucket, find_bucket, open_uri
-from api.protocols.kit.job_fields import command_with_packages, own_labels, slug
+from api.protocols.kit.json_values import command_with_packages, own_labels, slug
 from api.protocols.kit.vertex_table import Table
 from api.protocols.vertex.names import VertexCall
 from api.protocols.vertex.training import tracking

@@ -11,8 +11,7 @@ from sqlalchemy.orm import Session
 
 from api.auth import Role
 from api.jobs.service import canonical
-from api.protocols.kit.job_fields import slug
-from api.protocols.kit.json_values import timestamp, timestamps
+from api.protocols.kit.json_values import slug, timestamp, timestamps
 from api.protocols.kit.vertex_table import table_of
 from api.protocols.vertex.filters import job_vocabulary
 from api.protocols.vertex.long_running import (

@@ -9,13 +9,12 @@ import signal
 
 from trainmaster_runtime.process import exits, procfs, tree
 from trainmaster_runtime.process.exits import ReplicaEnd
-from trainmaster_runtime.replica.exit_notes import UNKNOWN_CODE
+from trainmaster_runtime.replica.local_process import UNKNOWN_CODE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from trainmaster_runtime.log_writer import JobLog
-    from trainmaster_runtime.replica.exit_notes import ExitNotes
-    from trainmaster_runtime.replica.local_process import LocalProcess
+    from trainmaster_runtime.replica.local_process import ExitNotes, LocalProcess
 
 
 def hung_ending(code: int, grace_s: float) -> ReplicaEnd:

@@ -7,8 +7,7 @@ import os
 from trainmaster_runtime import clock
 from trainmaster_runtime.process import spawn, tree
 from trainmaster_runtime.replica import hang_watchdog
-from trainmaster_runtime.replica.exit_notes import ExitNotes
-from trainmaster_runtime.replica.local_process import LocalProcess
+from trainmaster_runtime.replica.local_process import ExitNotes, LocalProcess
 
 # After a process failed, its peers may fail of it too and say something: wait a little before they are ended.
 _PEERS_WAIT_S = 1.0

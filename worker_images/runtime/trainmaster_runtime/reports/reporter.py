@@ -8,16 +8,184 @@ checkpoints are kept. Unsent items are saved in the output as well, periodically
 
 from __future__ import annotations
 
+import json
 import threading
+from collections import deque
 
 from trainmaster_runtime import clock
-from trainmaster_runtime.reports.batch_sender import BatchSender
-from trainmaster_runtime.reports.drain_deadline import DRAIN_TIMEOUT_S, DrainDeadline
-from trainmaster_runtime.reports.metric_feed import MetricFeed
+from trainmaster_runtime.process import syscalls
+from trainmaster_runtime.reports.batch_sender import DRAIN_TIMEOUT_S, BatchSender, DrainDeadline
 from trainmaster_runtime.reports.report_connection import ReportConnection
-from trainmaster_runtime.reports.report_file import ReportFile
 from trainmaster_runtime.reports.send_queue import SendQueue
 from trainmaster_runtime.reports.spool import SpoolSaver
+
+READ_S = 0.5  # of what is read at the end, before it is sent
+_EARLY_LINES = 1_000  # printed before the collector exists
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from trainmaster_runtime.metrics.collector import Collector
+
+
+class MetricFeed:
+    """Holds the collector from :meth:`start` until its last look. ``make_collector``: ``None`` for no metrics."""
+
+    def __init__(
+        self, make_collector: Callable[[], Collector] | None, queue: SendQueue, say: Callable[[str], None]
+    ) -> None:
+        self._make_collector = make_collector
+        self._queue = queue
+        self._say = say
+        self._early_lines: deque[bytes] = deque(maxlen=_EARLY_LINES)
+        self.collector: Collector | None = None
+
+    def note(self, lines: list[bytes]) -> None:
+        """Lines that the job printed. From another thread; never waits."""
+        if self.collector is not None:
+            self.collector.note(lines)
+        elif self._make_collector is not None:
+            self._early_lines.extend(lines)
+
+    def start(self) -> None:
+        if self._make_collector is not None:
+            try:
+                self.collector = collector = self._make_collector()
+                while self._early_lines:
+                    collector.note([self._early_lines.popleft()])
+            except Exception as error:  # noqa: BLE001 - the job goes on, and so do the reports
+                self._say("metrics are not collected: %s: %s" % (type(error).__name__, error))
+
+    def note_report(self, item: dict[str, Any]) -> None:
+        """User code reported this itself: of the same kind, nothing is read from printed lines."""
+        collector = self.collector
+        if collector is None:
+            return
+        # A checkpoint's metrics belong to it: they draw no curve that printed lines would double.
+        collector.reports_metrics |= item["kind"] != "checkpoint" and bool(item["data"].get("metrics"))
+        collector.reports_step |= item["kind"] == "progress" and "step" in item["data"]
+        if collector.sources is not None:
+            for name in _reported_names(item):
+                collector.sources.count_value("library", name)
+
+    def collect(self, is_last: bool) -> None:
+        """Look at each source once; at the end, ``is_last``, for a while or until nothing is left."""
+        if self.collector is None:
+            return
+        read_until = clock.monotonic() + READ_S
+        try:
+            while True:
+                at = clock.stamp(clock.now())
+                items = self.collector.collect(is_last=is_last)
+                while self.collector.troubles:
+                    self._say(self.collector.troubles.pop(0))
+                for item in items:
+                    self._queue.add({"at": at, **item})
+                # A look reads a piece of each file: at the end all that is left, and what was read is sent meanwhile.
+                if not is_last or not items or clock.monotonic() >= read_until:
+                    break
+            if is_last and not items:
+                self._report_sources(self.collector)
+                self.collector.close()
+                self.collector = None
+        except Exception as error:  # noqa: BLE001 - the same
+            self._say("metrics are not collected any more: %s: %s" % (type(error).__name__, error))
+            self.collector = None
+
+    def _report_sources(self, collector: Collector) -> None:
+        """At the end, report the counts of each metric source. An API of an older version ignores this progress."""
+        if collector.sources is not None:
+            data = {"metric_sources": collector.sources.summary()}
+            self._queue.add({"at": clock.stamp(clock.now()), "kind": "progress", "data": data})
+
+
+def _reported_names(item: dict[str, Any]) -> list[str]:
+    """Names of the metrics that user code reported in an item, one for each value."""
+    data = item["data"]
+    if item["kind"] == "progress" and isinstance(data.get("metrics"), dict):
+        return [str(name) for name in data["metrics"]]
+    names = []
+    series = data.get("series") if item["kind"] == "metrics" else None
+    for series_entry in series if isinstance(series, list) else ():
+        if isinstance(series_entry, dict) and isinstance(series_entry.get("values"), list):
+            names += [str(series_entry.get("name", ""))] * len(series_entry["values"])
+    return names
+
+
+_LINE_BYTES = 1024 * 1024  # an image is such a line
+_ROUND_BYTES = 8 * 2**20  # a flood of lines must not hold up the heartbeat
+_FREE_BYTES = 4 * 2**20  # so much of the file is read before its room is given back
+_BLOCK = 4_096
+_KINDS = ("progress", "checkpoint", "event", "metrics")
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
+
+class ReportFile:
+    """Reads complete lines as they appear, a bounded piece at a time. ``say`` writes into the replica's log."""
+
+    def __init__(self, path: str, say: Callable[[str], None]) -> None:
+        self._path = path
+        self._say = say
+        self._freed_to = 0
+        self._is_in_long_line = False
+        self.offset = 0
+
+    def read(self, is_last: bool) -> Iterator[dict[str, Any]]:
+        """The items that were appended since the last call. ``is_last``: nothing is appended any more. Raises
+        ``OSError``.
+        """
+        start = self.offset
+        with open(self._path, "rb") as stream:
+            stream.seek(start)
+            while is_last or self.offset - start < _ROUND_BYTES:
+                line = stream.readline(_LINE_BYTES + 1)
+                is_partial = len(line) <= _LINE_BYTES and not line.endswith(b"\n")
+                if not line or (is_partial and not (is_last or self._is_in_long_line)):
+                    break  # a partial line is read again at the next call
+                item = self._take(line)
+                if item is not None:
+                    yield item
+        if self.offset - self._freed_to >= _FREE_BYTES:
+            self._free()
+
+    def _take(self, line: bytes) -> dict[str, Any] | None:
+        self.offset += len(line)
+        is_long = len(line) > _LINE_BYTES
+        continues_long_line = self._is_in_long_line
+        if is_long and not continues_long_line:
+            self._say("a line of more than %d bytes in %s was left out" % (_LINE_BYTES, self._path))
+        self._is_in_long_line = not line.endswith(b"\n") and (is_long or continues_long_line)
+        return None if is_long or continues_long_line else _item(line)
+
+    def _free(self) -> None:
+        """Free the disk space of read lines. Truncating the file could lose a line that is appended in that moment."""
+        end = self.offset // _BLOCK * _BLOCK
+        try:
+            with open(self._path, "r+b") as stream:
+                syscalls.punch_hole(stream.fileno(), 0, end)
+        except OSError:  # a file system that cannot: a report file is small compared with a job's output
+            pass
+        self._freed_to = end
+
+
+def _item(line: bytes) -> dict[str, Any] | None:
+    """A report item of what user code wrote; ``None`` when it is none (the server would refuse it)."""
+    try:
+        data = json.loads(line)
+    except (ValueError, RecursionError):  # thousands of brackets
+        return None
+    if not isinstance(data, dict) or data.get("kind") not in _KINDS:
+        return None
+    kind = data.pop("kind")
+    at = data.pop("at", None)
+    return {"at": at if isinstance(at, str) else clock.stamp(clock.now()), "kind": kind, "data": data}
+
 
 _SAVE_S = 4.0  # for saving what was not sent, where the platform waits for the end
 _SAVE_CALMLY_S = 20.0  # and where it does not wait: on a machine that gives this process next to no time it takes long
