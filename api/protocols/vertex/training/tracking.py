@@ -16,7 +16,7 @@ from api.protocols.vertex.names import Parent, VertexCall
 from api.protocols.vertex.records import service
 from api.protocols.vertex.records.kinds import check_id
 from api.protocols.vertex.records.principals import RecordTransaction
-from api.protocols.vertex.tensorboards import kinds as tensorboards
+from api.protocols.vertex.tensorboards import points as tensorboards
 from api.protocols.vertex.training.specs import CustomJobSpec
 from core.db.repositories.vertex_records import RecordScope, find_record, link
 from core.db.tables import Job, VertexRecord, VertexResource
