@@ -13,7 +13,7 @@ from fastapi.responses import FileResponse, HTMLResponse
 
 from api.http.routing import new_router
 from core.domain.errors import NotFound
-from core.worker_packages import BUILD, missing_pages
+from core.worker_packages import WEB_BUILD, missing_pages
 
 router = new_router("pages")
 
@@ -48,11 +48,11 @@ _UNBUILT: Final = """<!doctype html><html lang="en"><meta charset="utf-8"><title
 
 def page() -> Response:
     """The application's single page. It contains no data, so it needs no token; the API provides what it shows."""
-    why = missing_pages(BUILD)
+    why = missing_pages(WEB_BUILD)
     if why is not None:
         text = re.sub("`(.+?)`", r"<code>\1</code>", html.escape(why))
         return HTMLResponse(_UNBUILT.format(why=text), headers={**_HEADERS, "Cache-Control": "no-store"})
-    return HTMLResponse((BUILD / "index.html").read_bytes(), headers={**_HEADERS, "Cache-Control": "no-cache"})
+    return HTMLResponse((WEB_BUILD / "index.html").read_bytes(), headers={**_HEADERS, "Cache-Control": "no-cache"})
 
 
 def page_below(below: str) -> Response:  # noqa: ARG001 (the application reads the address)
@@ -86,12 +86,12 @@ def start(request: Request) -> Response:
 
 def _file(path: str, name: str, request: Request, keep: str) -> Response:
     kind = _KINDS.get(Path(name).suffix)
-    if kind is None or not _NAME.fullmatch(name) or not (BUILD / path).is_file():
+    if kind is None or not _NAME.fullmatch(name) or not (WEB_BUILD / path).is_file():
         raise NotFound(f"There is no file {name!r} in the web pages; reload the page, it may have been rebuilt.")
     headers = {**_HEADERS, "Cache-Control": keep, "Vary": "Accept-Encoding"}
     taken = {word.partition(";")[0].strip() for word in request.headers.get("accept-encoding", "").split(",")}
     for encoding, suffix in _ENCODINGS:
-        compressed = BUILD / f"{path}{suffix}"
+        compressed = WEB_BUILD / f"{path}{suffix}"
         if encoding in taken and compressed.is_file():
             return FileResponse(compressed, media_type=kind, headers={**headers, "Content-Encoding": encoding})
-    return FileResponse(BUILD / path, media_type=kind, headers=headers)
+    return FileResponse(WEB_BUILD / path, media_type=kind, headers=headers)

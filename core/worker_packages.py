@@ -1,6 +1,7 @@
-"""Packages of the worker images that plain processes run: in this checkout, or installed beside the platform.
+"""What comes beside the platform's own packages, in this checkout or installed: those of the worker images, which plain
+processes run, and the built web pages.
 
-Their commands use ``python``, the platform's own, with its installed packages.
+Commands use ``python``, the platform's own, with its installed packages.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from typing import Final
 from core.domain.errors import InvalidRequest
 
 # `setup.py` packages this folder, if it is built, at the same place next to the platform's packages.
-BUILD: Final = Path(__file__).parents[1] / "web" / "dist"
+WEB_BUILD: Final = Path(__file__).parents[1] / "web" / "dist"
 
 
-def missing_pages(build: Path = BUILD) -> str | None:
+def missing_pages(build: Path = WEB_BUILD) -> str | None:
     """Two sentences: the pages are missing, and what to do; ``None``: they are built."""
     if (build / "index.html").is_file():
         return None

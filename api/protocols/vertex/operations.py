@@ -115,12 +115,17 @@ def _page(call: VertexCall, resource: str, size: int, token: str) -> dict[str, A
     with call.context.read() as work:
         rows: list[ModelVersion | Deployment] = []
         for table, query in _queries(work.session, call, resource):
-            newest = Keyset(table.created_at, table.id)
+            newest = _newest_first(table)
             statement = newest.ordered(newest.after_token(query, token))
             rows += work.session.scalars(statement.limit(limit + 1)).all()
         rows.sort(key=lambda row: (row.created_at, row.id), reverse=True)
         shown = [_view(work.session, call.parent, row) for row in rows[:limit]]
-        return page_of("operations", shown, newest.token(rows[limit - 1]) if len(rows) > limit else "")
+        last = rows[limit - 1] if len(rows) > limit else None
+        return page_of("operations", shown, "" if last is None else _newest_first(type(last)).token(last))
+
+
+def _newest_first(table: type[ModelVersion | Deployment]) -> Keyset:
+    return Keyset(table.created_at, table.id)
 
 
 def _queries(

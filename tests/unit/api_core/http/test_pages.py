@@ -53,7 +53,7 @@ def build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "secret.txt").write_text("no part of the pages")
     for suffix, content in (("", b"plain" * 500), (".br", b"as brotli"), (".gz", b"as gzip")):
         (tmp_path / f"assets/index-abc.js{suffix}").write_bytes(content)
-    monkeypatch.setattr("api.pages.BUILD", tmp_path)
+    monkeypatch.setattr("api.pages.WEB_BUILD", tmp_path)
     return tmp_path
 
 
@@ -178,7 +178,7 @@ def test_parts_of_the_build_are_cached_for_ever_and_sent_as_small_as_the_browser
 def test_without_a_build_the_page_says_how_to_make_one(
     stranger: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("api.pages.BUILD", tmp_path)
+    monkeypatch.setattr("api.pages.WEB_BUILD", tmp_path)
     page = stranger.get("/jobs")
     assert page.status_code == 200
     assert "<code>python3 dev.py web</code> in a clone" in page.text

@@ -365,7 +365,7 @@ def make_stage(folder: Path, engine: Engine) -> Iterator[Any]:
         artifacts.mkdir(parents=True)
         (artifacts / "plot.png").write_bytes(b"1")
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("api.pages.BUILD", pages)
+            patch.setattr("api.pages.WEB_BUILD", pages)
             yield house
 
 
