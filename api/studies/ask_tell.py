@@ -154,7 +154,7 @@ class _SuggestionBatch:
             else []
         )
         lacking = request.count - len(numbers_of_this_client)
-        ahead = self._ahead()
+        ahead = self._budget_outcome()
         taken, made = len(self._rows), row.trial_count + len(self._rows)
         chosen = row.prefetched_points[taken : taken + min(lacking, ahead.room)]
         if not chosen and not views:
@@ -182,7 +182,7 @@ class _SuggestionBatch:
         session.connection().execute(_NEW, self._rows)
         self._work.notify(TOPIC_STUDY, row.id)
 
-    def _ahead(self) -> BudgetOutcome:
+    def _budget_outcome(self) -> BudgetOutcome:
         if self._running is None:
             self._running = running_count(self._work.session, self._row.id)
         # How trials ended does not matter here: the control loop decides whether the study has failed.

@@ -1,4 +1,4 @@
-"""Leases with fencing tokens: at most one holder writes, and a holder whose lease has expired writes nothing."""
+"""Leases with fencing tokens: at most one holder writes, and one whose lease another has acquired writes nothing."""
 
 from __future__ import annotations
 

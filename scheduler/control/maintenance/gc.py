@@ -54,7 +54,7 @@ GC_LEASE: Final = "sweep"  # in the table of leases: older versions take the sam
 # Attempts that this database created and does not know any more were lost to a restored backup: an administrator may
 # still want to keep them.
 ORPHAN_GRACE: Final = timedelta(minutes=10)
-ORPHAN_DROPPED: Final = "orphans.forgotten"
+ORPHAN_FORGOTTEN: Final = "orphans.forgotten"
 FOREIGN: Final = "orphans.foreign"
 _NAMES_IN_EVENT: Final = 10
 # Longer than any client retries a request.
@@ -99,7 +99,7 @@ def gc_executor(control: ControlContext) -> int:
             continue  # until the next run
         log_unkilled(control.executor, attempt_id)
         removed += 1
-        log.info("attempt.swept", attempt=attempt_id)
+        log.info("attempt.removed", attempt=attempt_id)
     return removed
 
 
@@ -161,7 +161,7 @@ def _add_orphan_event(session: Session, names: Sequence[str], databases: Sequenc
             "database, or remove them by their label trainmaster/database."
         )
     else:
-        kind = ORPHAN_DROPPED
+        kind = ORPHAN_FORGOTTEN
         reason = (
             f"The executor holds {count} that this database does not know any more, as after a backup was restored. "
             f"They are removed in {ORPHAN_GRACE.total_seconds() / 60:.0f} minutes; stop the schedulers to keep them."
@@ -331,7 +331,7 @@ def collect_garbage(control: ControlContext, settings: Settings) -> None:
             try:
                 step()
             except Exception:
-                log.exception("sweep.failed", step=name)
+                log.exception("gc.failed", step=name)
 
 
 def _steps(control: ControlContext, settings: Settings) -> Mapping[str, Callable[[], object]]:

@@ -106,10 +106,10 @@ def update_quarantines(session: Session, now: datetime) -> list[str]:
     """Quarantine and release nodes, in the caller's transaction; returns those that have changed."""
     nodes = session.scalars(select(Node).order_by(Node.name)).all()
     policy = planning.read_policy(session).policy
-    suspects = [_candidate(node) for node in nodes]
-    failures = _failures(session, suspects, policy, now)
+    candidates = [_candidate(node) for node in nodes]
+    failures = _failures(session, candidates, policy, now)
     successes = _successes(session, {failure.node for failure in failures})
-    changes = decide_quarantines(suspects, failures, successes, policy, now)
+    changes = decide_quarantines(candidates, failures, successes, policy, now)
     by_name = {node.name: node for node in nodes}
     changed = [name for name, made in changes.quarantines.items() if _quarantine(session, by_name[name], made, now)]
     for name, why in changes.releases.items():

@@ -38,7 +38,7 @@ from scheduler.control.planning.snapshot import (
     reason_to_json,
 )
 from scheduler.control.transitions import move_queued
-from scheduler.planning import plan_to_apply as plan
+from scheduler.planning import plan_to_apply
 from scheduler.planning.model import Plan, Reason
 
 _ROWS_PER_WRITE: Final = 500
@@ -126,7 +126,7 @@ def _with_preemption(reason: Reason, preemption: str) -> Reason:
     )
 
 
-def write_shapes(session: Session, changes: ReasonChanges, inputs: PlannerInputs, now: datetime) -> None:
+def write_shape_reasons(session: Session, changes: ReasonChanges, inputs: PlannerInputs, now: datetime) -> None:
     """Only the holder of the tick's lease inserts or deletes here."""
     connection = session.connection()
     changed: list[dict[str, Any]] = []
@@ -145,7 +145,7 @@ def write_shapes(session: Session, changes: ReasonChanges, inputs: PlannerInputs
         connection.execute(_DROP, {"shapes": list(changes.obsolete[begin : begin + _ROWS_PER_WRITE])})
 
 
-def write_own(session: Session, changes: Mapping[JobId, Reason | None]) -> None:
+def write_job_reasons(session: Session, changes: Mapping[JobId, Reason | None]) -> None:
     """Of jobs that still wait; in the order of their ids, as always when many jobs are locked."""
     rows = [
         {"row_id": job_id, "wait_reason": None if reason is None else reason_to_json(reason)}
@@ -247,7 +247,7 @@ class Ticker:
         with unit_of_work(control.sessions, read_only=True, is_snapshot=True) as session:
             can_grow = control.can_change_worlds
             inputs = load_snapshot(session, self._cache, control.clock(), can_grow=can_grow)
-        filtered_plan = self._poison_filter.plan(inputs.snapshot, inputs.generations, plan)
+        filtered_plan = self._poison_filter.plan(inputs.snapshot, inputs.generations, plan_to_apply)
         new_plan = filtered_plan.plan
         started = self._apply_starts(lease, inputs, new_plan)
         preempted = self._apply_claims(lease, inputs, new_plan)
@@ -376,10 +376,10 @@ class Ticker:
         changes = changed_reasons(inputs, new_plan)
         if changes.shapes or changes.obsolete:
             with lease.write() as session:
-                write_shapes(session, changes, inputs, self.control.clock())
+                write_shape_reasons(session, changes, inputs, self.control.clock())
         for part in changes.parts():
             with lease.write() as session:
-                write_own(session, part)
+                write_job_reasons(session, part)
 
 
 def _affects_all(error: Exception) -> bool:

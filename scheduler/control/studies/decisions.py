@@ -119,7 +119,7 @@ def trial_end(trial: RunningTrial, spec: StudySpec, reported: ReportedMetrics, m
     )
 
 
-def exhausted(facts: StudyFacts) -> tuple[str, StudyEvent] | None:
+def end_without_points(facts: StudyFacts) -> tuple[str, StudyEvent] | None:
     """How the study ends where no point is left to draw, and no trial runs that could change that."""
     spec = facts.spec
     what = "every point of the space was tried"

@@ -38,7 +38,7 @@ from scheduler.control.studies.decisions import (
     algorithm_of,
     as_sentence,
     auto_choice,
-    exhausted,
+    end_without_points,
     is_initial,
     is_metric_pending,
     note_on_points,
@@ -173,7 +173,7 @@ class StudyPass:
             return False
         if facts.blocked:
             return self._pause_blocked()
-        if self._continue():
+        if self._start_or_end():
             return True
         return stop_early(self._context)
 
@@ -221,7 +221,7 @@ class StudyPass:
             context.add_event(session, "study.paused", reason)
         return False
 
-    def _continue(self) -> bool:
+    def _start_or_end(self) -> bool:
         """Start trials and draw points while the budget lasts; end the study where it is spent."""
         spec = self._context.spec
         budget = evaluate_budget(spec.budget, self._context.facts.spent)
@@ -233,13 +233,13 @@ class StudyPass:
         if budget.room and spec.template is not None:
             start_count = self._starter.start(min(budget.room, _MAX_STARTS))
         is_idle = bool(budget.room) and not start_count and not facts.spent.running
-        if is_idle and spec.template is not None and (end := exhausted(facts)):
+        if is_idle and spec.template is not None and (end := end_without_points(facts)):
             return self._finish(*end)
         if facts.running or start_count:
             self._proposers.expect(algorithm_of(spec))
         drawn_count, goes_on = self._starter.prefetch()
         has_no_points = spec.template is None and not facts.prepared and not drawn_count
-        if is_idle and has_no_points and (end := exhausted(facts)):
+        if is_idle and has_no_points and (end := end_without_points(facts)):
             return self._finish(*end)
         return start_count > 0 or goes_on
 

@@ -17,7 +17,7 @@ from core.domain.sharing.gpus import WHOLE_GPU, room_for_parts
 from core.domain.sharing.resources import ResourceRequest
 from scheduler.planning.placement.cluster import ClusterIndex, Flags, Ints, NodePool, Rooms, least
 from scheduler.planning.placement.demand import Demand
-from scheduler.planning.placement.fragmentation import Fragments, WorkloadProfile
+from scheduler.planning.placement.fragmentation import FragmentationScores, WorkloadProfile
 
 SharedGpus = Mapping[str, tuple[int, ...]]
 NO_SHARED_GPUS: SharedGpus = {}
@@ -119,7 +119,7 @@ class Capacity:
         self.memory: list[int] = self.memories.tolist()
         self.gpus = gpus if isinstance(gpus, FreeGpus) else FreeGpus.of(cluster, gpus)
         self.shares: list[SharedGpus] = list(shares)
-        self.fragments: Fragments | None = None
+        self.fragments: FragmentationScores | None = None
         self.headroom: Headroom | None = None
         self.beyond_headroom: DerivedCapacity | None = None
         self.parent: Capacity | None = None
@@ -160,12 +160,12 @@ class Capacity:
         self.workload = cache(workload)  # evaluated once for all copies
         self.fragments = None
 
-    def scored_fragments(self) -> Fragments | None:
+    def scored_fragments(self) -> FragmentationScores | None:
         """The fragmentation scores, if a workload is known."""
         if self.fragments is None and self.workload is not None:
             workload = self.workload()
             self.workload = None
-            self.fragments = Fragments(self, workload) if workload.requests else None
+            self.fragments = FragmentationScores(self, workload) if workload.requests else None
         return self.fragments
 
     def copy(self, parent: Capacity | None = None) -> Capacity:

@@ -203,7 +203,7 @@ class FreeDevices(Protocol):
     def __getitem__(self, number: int) -> Mapping[str, int]: ...
 
 
-class Fragments:
+class FragmentationScores:
     """The states of all nodes of one capacity, and the node where a member does the least harm.
 
     Rows are pairs of a node with GPUs and one of its models.
@@ -230,9 +230,9 @@ class Fragments:
         self.by_models: dict[tuple[str, ...], _Flags | None] = {}
         self.state_of: _Ints = self._all_states()
 
-    def copy(self, capacity: FreeColumns) -> Fragments:
+    def copy(self, capacity: FreeColumns) -> FragmentationScores:
         """The same for a copy of the capacity."""
-        clone = Fragments.__new__(Fragments)
+        clone = FragmentationScores.__new__(FragmentationScores)
         for name in ("table", "weights", "rows", "rows_of", "node_of", "models", "model_of", "flags", "by_models"):
             setattr(clone, name, getattr(self, name))
         clone.capacity = capacity

@@ -90,7 +90,7 @@ class PreemptionPolicy:
             is_apart
             and self._by_share
             and job.priority >= gang.priority
-            and self.exchange.evens_out(job, gang, strictly=True)
+            and self.exchange.lowers_larger_share(job, gang, strictly=True)
         ):
             return PreemptCode.FAIR_SHARE
         if not is_apart and job.user != gang.user:
@@ -113,7 +113,7 @@ class PreemptionPolicy:
             return None
         if self._may_reclaim_in_project(job) and self.exchange.borrows(gang, self.exchange.needs_of(job), gang.user):
             return PreemptCode.GUARANTEE
-        if self._by_share and self.exchange.evens_out_in_project(job, gang):
+        if self._by_share and self.exchange.lowers_larger_share_in_project(job, gang):
             return PreemptCode.FAIR_SHARE
         return None
 

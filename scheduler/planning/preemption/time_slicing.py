@@ -69,7 +69,7 @@ class ShareExchange:
         named = [key for key in keys if key in guaranteed]
         return bool(keys) and (not named or any(occupied.get(key, 0) > guaranteed[key] for key in named))
 
-    def evens_out(self, job: QueuedGang, gang: RunningGang, *, strictly: bool) -> bool:
+    def lowers_larger_share(self, job: QueuedGang, gang: RunningGang, *, strictly: bool) -> bool:
         """Whether the preemptor's project, with the job, has a smaller share than the victim's project with the gang.
 
         Then the exchange lowers the larger of the two shares, and with it the sorted vector of all shares (max-min
@@ -104,7 +104,7 @@ class ShareExchange:
             cached = self._needs[job.shape, models] = needs
         return cached
 
-    def evens_out_in_project(self, job: QueuedGang, gang: RunningGang) -> bool:
+    def lowers_larger_share_in_project(self, job: QueuedGang, gang: RunningGang) -> bool:
         """The same between two users of one project."""
         need, holder = self._need_there(job, gang), (job.project, job.user)
         occupied = self.shares.occupied_by_user.setdefault(holder, {})
@@ -146,7 +146,7 @@ class TimeSlicing:
         return (
             not self.policy.is_fair
             or job.project == gang.project
-            or self._exchange.evens_out(job, gang, strictly=False)
+            or self._exchange.lowers_larger_share(job, gang, strictly=False)
         )
 
     def _has_turn(self, job: QueuedGang, gang: RunningGang) -> bool:

@@ -69,7 +69,7 @@ def test_the_sweep_removes_what_its_database_has_forgotten_after_a_while_and_not
     plane.engine.advance(timedelta(seconds=1))
     assert gc_executor(plane.control) == 1
     assert plane.engine.attempts() == {plane.one(Attempt).id: own_id}
-    (reported,) = plane.all(Event, kind=gc.ORPHAN_DROPPED)
+    (reported,) = plane.all(Event, kind=gc.ORPHAN_FORGOTTEN)
     assert "10 minutes" in reported.reason
     assert gc_executor(plane.control) == 0
     assert plane.all(Orphan) == []

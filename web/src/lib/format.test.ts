@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { age, bytes, failureCause, duration, withFullStop, formatFigure, formatGang, number } from "./format";
+import { age, bytes, withoutExitPrefix, duration, withFullStop, formatFigure, formatGang, number } from "./format";
 
 describe("formatting", () => {
   it("chooses units for sizes, durations and ages", () => {
@@ -47,11 +47,11 @@ describe("wait reasons and exit sentences", () => {
   });
 
   it("start with the cause", () => {
-    expect(failureCause("worker-0 failed with exit code 1; its last line was: 'no data'.")).toBe("'no data'.");
-    expect(failureCause("worker-0 failed with exit code 1: 'ValueError: x' – its log shows where.")).toBe(
+    expect(withoutExitPrefix("worker-0 failed with exit code 1; its last line was: 'no data'.")).toBe("'no data'.");
+    expect(withoutExitPrefix("worker-0 failed with exit code 1: 'ValueError: x' – its log shows where.")).toBe(
       "'ValueError: x' – its log shows where.",
     );
-    expect(failureCause("The node of worker-0 was lost.")).toBe("The node of worker-0 was lost.");
+    expect(withoutExitPrefix("The node of worker-0 was lost.")).toBe("The node of worker-0 was lost.");
   });
 
   it("show the range of an elastic role", () => {

@@ -91,7 +91,7 @@ export function formatFigure(name: string, value: unknown): string {
  * The cause in an exit sentence, without "worker-0 failed with exit code 1", which the state shows already.
  * The whole sentence where there is no such prefix.
  */
-export function failureCause(sentence: string): string {
+export function withoutExitPrefix(sentence: string): string {
   const found = /^\S+-\d+ failed with exit code \d+(?:; its last line was)?: (.+)$/.exec(sentence);
   return found?.[1] ?? sentence;
 }

@@ -9,7 +9,7 @@ import { PageHead } from "~/components/parts";
 import { State } from "~/components/state";
 import { Ago, RunTime } from "~/components/time";
 import { modelFromLabels } from "./batchRequest";
-import { failureCause, formatGang } from "~/lib/format";
+import { withoutExitPrefix, formatGang } from "~/lib/format";
 import { FilterChip } from "~/pages/jobs/filterMenu";
 import { ModelRef } from "~/pages/model/parts";
 import { BatchDialog } from "./create";
@@ -78,7 +78,7 @@ export function BatchPage() {
 }
 
 function Row({ job }: { job: Job }) {
-  const status = job.exit?.sentence ? failureCause(job.exit.sentence) : (job.wait_reason?.sentence ?? "");
+  const status = job.exit?.sentence ? withoutExitPrefix(job.exit.sentence) : (job.wait_reason?.sentence ?? "");
   const model = modelFromLabels(job.labels);
   return (
     <div role="row" className="grid-row batch-row">

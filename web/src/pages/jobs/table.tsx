@@ -8,7 +8,7 @@ import { State } from "~/components/state";
 import { Ago, RunTime } from "~/components/time";
 import { splitList, toggled } from "~/lib/filters";
 import { type Filters, isSort, type Sort } from "./filters";
-import { failureCause, formatGang, number } from "~/lib/format";
+import { withoutExitPrefix, formatGang, number } from "~/lib/format";
 
 const ROW = 44; // px
 const LABELS = 1; // shown; the others are counted
@@ -225,7 +225,7 @@ export function JobStatus({ job }: { job: Job }) {
   if (sentence !== undefined) {
     return (
       <span className="two-lines" title={sentence}>
-        {failureCause(sentence).replaceAll("`", "")}
+        {withoutExitPrefix(sentence).replaceAll("`", "")}
       </span>
     );
   }

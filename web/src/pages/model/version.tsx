@@ -51,7 +51,7 @@ export function VersionPage() {
         <Failure error={error} retry={() => void refetch()} />
       ) : (
         <>
-          <StatusNote version={version} />
+          <WaitOrEndNote version={version} />
           {version.description && <p className="wrap prose">{version.description}</p>}
           <Metrics version={version} />
           <div className="columns">
@@ -76,7 +76,7 @@ export function VersionPage() {
 }
 
 /** What the version waits for, the progress of its copy, or why it failed. */
-function StatusNote({ version }: { version: ModelVersionDetail }) {
+function WaitOrEndNote({ version }: { version: ModelVersionDetail }) {
   if (version.state === "ready") return null;
   const share = version.size_bytes ? Math.min(1, (version.done_bytes ?? 0) / version.size_bytes) : null;
   const [tone, Icon] = version.state === "failed" ? (["bad", CircleAlert] as const) : (["warn", Hourglass] as const);

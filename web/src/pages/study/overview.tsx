@@ -22,7 +22,7 @@ export function StudyOverview() {
   const isAuto = isAutoml(study.spec.template?.labels);
   return (
     <div className="page-body">
-      <StatusNote study={study} />
+      <WaitOrEndNote study={study} />
       {error !== null && rows.length === 0 && <Failure error={error} retry={() => void refetch()} />}
       <div className="columns">
         <div className="stack large">
@@ -50,7 +50,7 @@ export function StudyOverview() {
 }
 
 /** Why the study ended, or a warning while it runs. */
-function StatusNote({ study }: { study: StudyDetail }) {
+function WaitOrEndNote({ study }: { study: StudyDetail }) {
   const text = [study.reason, study.note]
     .flatMap((parameter) => (parameter ? [withFullStop(parameter)] : []))
     .join(" ");

@@ -27,7 +27,7 @@ export function Overview() {
   const all = attempts?.items ?? [];
   return (
     <div className="page-body">
-      <StatusNote job={job} />
+      <WaitOrEndNote job={job} />
       <WhatIfCard job={job} />
       <Progress job={job} />
       <div className="columns">
@@ -78,7 +78,7 @@ function startRule(job: JobDetail): string {
 }
 
 /** Why the job waits, or how it ended: the API's own sentence. */
-function StatusNote({ job }: { job: JobDetail }) {
+function WaitOrEndNote({ job }: { job: JobDetail }) {
   if (job.wait_reason) {
     const numbers = Object.entries(job.wait_reason.numbers ?? {}).filter(
       ([name, value]) => name !== "reserved_for" && ["number", "string"].includes(typeof value),
