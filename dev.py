@@ -79,6 +79,7 @@ LINTED = (
     "docs/module_map.py",
     "tests",
     "web/build.py",
+    "setup.py",
     "dev.py",
 )
 TYPED = (

@@ -1,8 +1,8 @@
 """The work queue of one process, as Kubernetes' controllers have one: an item waits once, however often it is
 requested, is worked on by a few workers, and in batches where items pile up.
 
-A queue with one worker is a single flight: requests during a run cause one more run together. :class:`InFlight` is the
-part for objects that a thread works on itself; :func:`run_together` works on the items of one batch in one transaction.
+:class:`SingleFlight` is a queue of one item; :class:`InFlight` is the part for objects that a thread works on itself;
+:func:`run_together` works on the items of one batch in one transaction.
 """
 
 from __future__ import annotations
@@ -123,15 +123,12 @@ class WorkQueue(Generic[_Key]):
             self._since[worker] = self._clock()
             return worker
 
-    def take(self, worker: Worker, *, failed: Sequence[_Key] = ()) -> list[_Key]:
-        """The next batch; empty: there is no more work for this worker.
-
-        ``failed``: items that were requested again while they failed wait for another batch, or the next request.
-        """
+    def take(self, worker: Worker) -> list[_Key]:
+        """The next batch; empty: there is no more work for this worker."""
         with self._changed:
             # Under the same lock as the decision in ``add``: no item is left to a worker that is about to end.
             del self._since[worker]
-            batch = self._next_batch(failed) if self._active_workers() < self._workers else []
+            batch = self._next_batch() if self._active_workers() < self._workers else []
             if batch:
                 self._since[worker] = self._clock()
             for item in batch:
@@ -145,14 +142,14 @@ class WorkQueue(Generic[_Key]):
             items, self._pending = list(self._pending), {}
             return items
 
-    def _next_batch(self, failed: Sequence[_Key]) -> list[_Key]:
+    def _next_batch(self) -> list[_Key]:
         batch: list[_Key] = []
         keys: set[Hashable] = set()
         for item in self._pending:
             if len(batch) == self._batch_size:
                 break
             item_keys = self._conflict_keys(item)
-            if keys.isdisjoint(item_keys) and item not in failed:
+            if keys.isdisjoint(item_keys):
                 batch.append(item)
             keys.update(item_keys)  # also of items left for later: none may overtake them
         return batch
@@ -172,13 +169,11 @@ class WorkQueue(Generic[_Key]):
 
     def _run(self, worker: Worker) -> None:
         failure: Exception | None = None
-        failed: Sequence[_Key] = ()
-        while batch := self.take(worker, failed=failed):
-            failed = ()
+        while batch := self.take(worker):
             try:
                 self._work(batch)
             except Exception as error:  # noqa: BLE001 (raised below: the other items have no other worker)
-                failure, failed = failure or error, batch
+                failure = failure or error
             except BaseException:
                 self._leave(worker)
                 raise
@@ -194,6 +189,17 @@ class WorkQueue(Generic[_Key]):
         """Workers that are not stuck."""
         now_s = self._clock()
         return sum(now_s - since_s < self._stuck_after_s for since_s in self._since.values())
+
+
+class SingleFlight:
+    """One piece of work that never runs twice at once: requests during a run cause one more run together."""
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self._queue = WorkQueue[None](lambda _: work())
+
+    def run(self) -> None:
+        """Run it here, or leave the request to the thread that runs it now. Raises what ``work`` raises."""
+        self._queue.run(None)
 
 
 def run_together(

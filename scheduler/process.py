@@ -20,7 +20,7 @@ from core.domain.ids import AttemptId
 from core.settings import Settings
 from core.tokens import platform_key
 from core.wakeups import TOPIC_RECONCILE, Wakeup
-from core.work_queue import WorkQueue
+from core.work_queue import SingleFlight, WorkQueue
 from core.worker_packages import own_server
 from scheduler.attempt_watch import AttemptWatch
 from scheduler.control.attempts.reconcile_result import ReconcileResult
@@ -113,23 +113,23 @@ class SchedulerProcess:
             self._reconcile_batch, workers=_RECONCILE_WORKERS, batch_size=_RECONCILE_BATCH, stuck_after_s=_STUCK_AFTER_S
         )
         tick_runner = TickRunner(self.ticker.tick, partial(self.timers.set, max_ahead=None), utc_now)
-        # Single flights: a tick may take longer than a minute, and none of these runs twice at once.
-        self._ticks = WorkQueue[None](lambda _: tick_runner.run())
-        self._answers = WorkQueue[None](lambda _: self._answer())
-        self._start_forecasts = WorkQueue[None](lambda _: self.start_forecasts.write())
+        # A tick may take longer than a minute.
+        self._ticks = SingleFlight(tick_runner.run)
+        self._answers = SingleFlight(self._answer)
+        self._start_forecasts = SingleFlight(self.start_forecasts.write)
         self._notified_at_s: dict[AttemptId, float] = {}
 
     def tick(self) -> None:
         """Plan, and start the jobs that can start."""
-        self._ticks.run(None)
+        self._ticks.run()
 
     def answer_questions(self) -> None:
         """Answer the questions about what would become of a job, and start the simulations."""
-        self._answers.run(None)
+        self._answers.run()
 
     def write_start_forecasts(self) -> None:
         """Write the expected starts of the waiting jobs."""
-        self._start_forecasts.run(None)
+        self._start_forecasts.run()
 
     def reconcile(self, attempt_id: str) -> None:
         """Reconcile one attempt; many side by side where they arrive faster than they are reconciled."""

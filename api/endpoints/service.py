@@ -25,7 +25,7 @@ from core.db.repositories import serving
 from core.db.tables import Deployment, DeploymentRevision, Endpoint
 from core.domain.errors import Conflict, InvalidRequest, InvalidSpec, NotFound, TrainmasterError
 from core.domain.serving.jobs import batch_job, holder_of, read_port, replica_job
-from core.domain.serving.rollout import DeploymentState
+from core.domain.serving.rollout import DeploymentEvent, DeploymentState, advance_deployment
 from core.ids import new_id
 from core.registry.versions import hold, ready
 from core.storage.volumes import split_location
@@ -162,7 +162,7 @@ def deploy(
     if number > 1:
         _forget_failures(work, found)
         _change(
-            work, found, target_revision=number, state=DeploymentState.ACTIVE.value,
+            work, found, target_revision=number, state=_after(found, DeploymentEvent.UPDATE),
             replicas=body.replicas or found.replicas, traffic=found.traffic if body.traffic is None else body.traffic,
         )  # fmt: skip
     record_event(
@@ -213,7 +213,7 @@ def roll_back(work: UnitOfWork, access: EndpointAccess, name: str, body: Rollbac
     _forget_failures(work, row)
     revision.failures, revision.failure_reason = 0, ""
     work.session.flush()
-    _change(work, row, target_revision=revision.number, state=DeploymentState.ACTIVE.value)
+    _change(work, row, target_revision=revision.number, state=_after(row, DeploymentEvent.UPDATE))
     reason = body.reason or f"Rolled back to revision {revision.number}."
     record_event(
         work, access.caller, endpoint, "deployment.rolled_back", reason, deployment=name, revision=revision.number
@@ -332,8 +332,12 @@ def record_event(work: UnitOfWork, caller: Caller, row: Endpoint, kind: str, rea
 
 
 def _undeploy(work: UnitOfWork, caller: Caller, endpoint: Endpoint, row: Deployment) -> None:
-    _change(work, row, state=DeploymentState.UNDEPLOYING.value, traffic=0)
+    _change(work, row, state=_after(row, DeploymentEvent.UNDEPLOY), traffic=0)
     record_event(work, caller, endpoint, "deployment.undeploy_requested", deployment=row.name)
+
+
+def _after(row: Deployment, event: DeploymentEvent) -> str:
+    return advance_deployment(DeploymentState(row.state), event).value
 
 
 def _change(work: UnitOfWork, row: Deployment, **values: Any) -> None:

@@ -3,7 +3,7 @@
 Starts its own API and scheduler on the given database and in a temporary home, fills the queue with jobs that fit
 nowhere, then submits from ``--clients`` connections. Quoted: medians and ranges over ``--rounds`` rounds.
 
-    TRAINMASTER_TEST_DATABASE_URL=postgresql://… python benchmarks/api_load.py
+    TRAINMASTER_TEST_DATABASE_URL=postgresql://… python3 dev.py bench api_load
 """
 
 from __future__ import annotations

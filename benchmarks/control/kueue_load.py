@@ -133,7 +133,7 @@ class Clock:
         self._engine.advance(max(timedelta(), self() - self._engine.now))
 
 
-class Bells:
+class Requests:
     """A queue of its own instead of a broker: what waits already is not queued twice."""
 
     def __init__(self) -> None:
@@ -169,8 +169,8 @@ class Bells:
 class Scheduler:
     """The control loop as threads: one ticks, some reconcile, one rings when a replica has ended."""
 
-    def __init__(self, control: ControlContext, engine: FakeEngine, clock: Clock, bells: Bells) -> None:
-        self.engine, self.clock, self.bells = engine, clock, bells
+    def __init__(self, control: ControlContext, engine: FakeEngine, clock: Clock, requests: Requests) -> None:
+        self.engine, self.clock, self.requests = engine, clock, requests
         self.ticker, self.reconciler = Ticker(control), Reconciler(control)
         self.over = threading.Event()
         self.tick_s: list[float] = []
@@ -184,9 +184,9 @@ class Scheduler:
 
     def keep_ticking(self) -> None:
         pace = DutyCycle()  # as the service does
-        while not self.over.wait(pace.left_s):
-            self.bells.tick.wait(0.02)
-            self.bells.tick.clear()
+        while not self.over.wait(pace.rest_s):
+            self.requests.tick.wait(0.02)
+            self.requests.tick.clear()
             begin_s = time.perf_counter()
             with pace.run():
                 report = self.ticker.tick()
@@ -195,7 +195,7 @@ class Scheduler:
 
     def keep_reconciling(self) -> None:
         while not self.over.is_set():
-            keys = self.bells.take()
+            keys = self.requests.take()
             for key, look in self.reconciler.reconcile_all(keys).items():
                 if isinstance(look, Exception):
                     self.failures.append(repr(look))
@@ -208,20 +208,20 @@ class Scheduler:
             now = self.engine.now
             with self._lock:
                 while self._later and self._later[0][0] <= now:
-                    self.bells.notify(TOPIC_RECONCILE, heapq.heappop(self._later)[1])
+                    self.requests.notify(TOPIC_RECONCILE, heapq.heappop(self._later)[1])
 
 
 def run(load: list[Workload], url: str, folder: Path, threads: int) -> dict[str, Any]:
     cohorts = {workload.cohort: None for workload in load}
     engine = FakeEngine(tuple(NodeInfo(name, {"cohort": name}, Amounts(120_000, 1024 * GIB)) for name in cohorts))
-    clock, bells = Clock(engine), Bells()
+    clock, requests = Clock(engine), Requests()
     clock.catch_up()
     database = make_engine(url, pool_size=threads + 4)
     sessions = make_sessions(database)
     runs_s = {f"{workload.kind}-{position}": workload.runs_s for position, workload in enumerate(load)}
     fill(sessions, load, folder, clock())
-    control = ControlContext(sessions, FakeExecutor(engine), bells, clock, "bench", b"k" * 32, "http://api")
-    scheduler = Scheduler(control, engine, clock, bells)
+    control = ControlContext(sessions, FakeExecutor(engine), requests, clock, "bench", b"k" * 32, "http://api")
+    scheduler = Scheduler(control, engine, clock, requests)
 
     def script(order: ReplicaOrder) -> Script:
         runs = timedelta(seconds=runs_s[order.job_name])

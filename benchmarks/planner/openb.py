@@ -1,7 +1,7 @@
 """How full a cluster gets whose jobs ask for all kinds of shapes: Alibaba's openb traces, as in the FGD paper (ATC
 2023).
 
-    python benchmarks/openb.py --traces FOLDER [--pods openb_pod_list_default.csv ...] [--seeds 10] [--first-seed 1]
+    python3 dev.py bench openb --traces FOLDER [--pods openb_pod_list_default.csv ...] [--seeds 10] [--first-seed 1]
                                [--demand trace|seen] [--through place|plan]
 
 FOLDER holds ``openb_node_list_gpu_node.csv`` and the pod lists (alibaba/clusterdata, cluster-trace-gpu-v2023). As

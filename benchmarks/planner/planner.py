@@ -1,6 +1,6 @@
 """How long one plan takes: 500 nodes, 2,000 running gangs, 10,000 queued jobs of few and of many shapes.
 
-    python benchmarks/planner.py [--rounds 7] [--seed 1] [--large]
+    python3 dev.py bench planner [--rounds 7] [--seed 1] [--large]
 
 ``--large``: instead 10,000 nodes (8 GPUs on most) and 50,000 queued jobs; then the same with 40 urgent ones, for which
 others are stopped.

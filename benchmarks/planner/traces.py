@@ -1,6 +1,6 @@
 """Public traces through the production planner in virtual time, against what their papers published.
 
-    python benchmarks/traces.py --traces FOLDER [--only muri|pollux|shockwave] [--trace trace3] [--estimates learnt]
+    python3 dev.py bench traces --traces FOLDER [--only muri|pollux|shockwave] [--trace trace3] [--estimates learnt]
                                 [--restart 0 30 120] [--json]
 
 FOLDER has ``muri-sigcomm22/trace*.csv``, ``pollux-osdi21/{workloads,traces}`` and ``shockwave-nsdi23/*.trace`` with

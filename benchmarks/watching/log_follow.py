@@ -4,7 +4,7 @@ A job on an embedded platform of its own prints lines that carry their time, ``-
 over HTTP and compares each line's time with when it came. What each part computes for a MB hangs less on what else runs
 than the times.
 
-    python benchmarks/log_follow.py [--rate 4] [--seconds 20] [--rounds 3]
+    python3 dev.py bench log_follow [--rate 4] [--seconds 20] [--rounds 3]
 """
 
 from __future__ import annotations

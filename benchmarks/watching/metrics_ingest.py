@@ -6,7 +6,7 @@ from ``--clients`` connections, prepared before the clock starts. ``--mlflow`` i
 its own:
 
     python -m venv /tmp/mlflow && /tmp/mlflow/bin/pip install mlflow psycopg2-binary
-    python benchmarks/metrics_ingest.py --mlflow /tmp/mlflow/bin/mlflow [--database postgresql://…]
+    python3 dev.py bench metrics_ingest --mlflow /tmp/mlflow/bin/mlflow [--database postgresql://…]
 """
 
 from __future__ import annotations

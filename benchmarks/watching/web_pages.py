@@ -5,7 +5,7 @@ metric to its chart.
 Each round is a browser without a cache. INP is the slowest of a round's interactions (scrolling by keys, a filter, a
 choice, the palette), as Chromium itself reports them.
 
-    python benchmarks/web_pages.py --rounds 5
+    python3 dev.py bench web_pages --rounds 5
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ class NodeRules:
     Args:
         gpu_resources: extended resources that count as GPUs; ``nvidia.com/mig-*`` means all that begin so.
         rack_labels: keys that may name a node's rack, the best first.
-        tolerations: what our pods tolerate (:func:`~executors.kubernetes.taints.parse_tolerations`).
+        tolerations: what our pods tolerate (:func:`~executors.kubernetes.nodes.parse_tolerations`).
     """
 
     gpu_resources: tuple[str, ...] = ("nvidia.com/gpu",)

@@ -15,7 +15,6 @@ from tests.architecture.source_tree import ROOT, syntax_tree, tracked_files
 
 # `folder/module.py`, and behind it the `name` that the sentence is about.
 REFERENCE = re.compile(r"`((?:[\w.-]+/)+[\w-]+\.py)`(?:\s+`(\w+)`)?")
-# Paths below these begin at a distribution's root or at the checkout.
 # Of other systems' clients, which no code here calls.
 FOREIGN_FUNCTIONS = {
     "JobSubmissionClient",

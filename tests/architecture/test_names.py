@@ -21,7 +21,9 @@ FORBIDDEN_WORDS = frozenset({
     "itself", "me", "mine", "one", "ones", "our", "ours", "seen", "some", "their", "theirs", "took", "who", "whose",
 })  # fmt: skip
 # Words which had a private meaning in this code base: a term of the field took their place.
-RETIRED_WORDS = frozenset({"bell", "glance", "crown", "heir", "heirs", "stranger", "strangers", "hatch", "visitor"})
+RETIRED_WORDS = frozenset(
+    {"bell", "bells", "glance", "crown", "heir", "heirs", "stranger", "strangers", "hatch", "visitor"}
+)
 
 # Names which others build on: they stay, although a word of them is no term.
 STABLE_NAMES = frozenset({

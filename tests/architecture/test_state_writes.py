@@ -40,7 +40,9 @@ def test_a_literal_state_is_found() -> None:
     assert list(literal_state_writes(ast.parse("job.state = JobState.RUNNING"))) == [1]
     assert list(literal_state_writes(ast.parse("job.state: str = JobState.RUNNING.value"))) == [1]
     assert list(literal_state_writes(ast.parse("update(Job).values(state=JobState.RUNNING.value)"))) == [1]
+    assert list(literal_state_writes(ast.parse("replace(model, state=DeploymentState.FAILED)"))) == [1]
     assert list(literal_state_writes(ast.parse("update(Job).values(state=after.value)"))) == []
+    assert list(literal_state_writes(ast.parse("Job(state=JobState.QUEUED)"))) == []
 
 
 def literal_state_writes(tree: ast.AST) -> Iterator[int]:
@@ -51,11 +53,16 @@ def literal_state_writes(tree: ast.AST) -> Iterator[int]:
                 yield node.lineno
         elif (
             isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Attribute)
-            and node.func.attr == "values"
+            and not _is_class(node.func)
             and any(keyword.arg == "state" and _is_literal(keyword.value) for keyword in node.keywords)
         ):
             yield node.lineno
+
+
+def _is_class(function: ast.expr) -> bool:
+    """A class makes the first row of a thing; functions and methods change one."""
+    name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+    return name[:1].isupper()
 
 
 def _is_literal(value: ast.expr) -> bool:

@@ -1,4 +1,7 @@
-"""The control loop talks to executors outside of transactions: a slow engine must not keep rows locked."""
+"""The control loop talks to executors outside of transactions: a slow engine must not keep rows locked.
+
+The test sees calls on names that hold an executor, directly in a ``with`` of the same function.
+"""
 
 from __future__ import annotations
 

@@ -12,19 +12,12 @@ import os
 import threading
 from collections import OrderedDict
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from anyio import to_thread
 from fastapi import APIRouter, Path, Query, Request, Response
-from google.protobuf.message import DecodeError
-from google.protobuf.message_factory import GetMessageClass
-from optuna import logging as optuna_logging
-from optuna.exceptions import StorageInternalError
-from optuna.storages._grpc.auto_generated import api_pb2
-from optuna.storages._grpc.servicer import OptunaStorageProxyService
 from sqlalchemy import text
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import SQLAlchemyError
 from trainmaster.wire.base import Problem
 
 from api.app.unit_of_work import AppContext, AppContextDep
@@ -32,7 +25,7 @@ from api.auth import Caller, Scope, attempt_or_caller
 from api.http.problems import problem_response
 from api.protocols.kit.script_access import ScriptAccess
 from api.protocols.kit.streams import limiter_of
-from core.domain.errors import Forbidden, InvalidRequest, NotFound, Unavailable
+from core.domain.errors import Forbidden, InvalidRequest
 from core.domain.ids import AttemptId
 from core.storage.optuna_tables import (
     WAITS,
@@ -45,68 +38,9 @@ from core.storage.optuna_tables import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from optuna.storages._cached_storage import _CachedStorage
 
     from core.settings import Settings
-
-
-_SERVICE: Final = api_pb2.DESCRIPTOR.services_by_name["StorageService"]
-_READING: Final = "Get"
-optuna_logging.set_verbosity(optuna_logging.WARNING)  # it logs each study to stderr, which is our log
-
-
-class Refused(Exception):
-    """A call that the storage refused. ``status``: name of a gRPC status code."""
-
-    def __init__(self, status: str, details: str) -> None:
-        super().__init__(details)
-        self.status = status
-        self.details = details
-
-
-class _Context:
-    """The part of gRPC's servicer context that the servicer uses."""
-
-    def abort(self, code: Any, details: str) -> NoReturn:
-        raise Refused(code.name, details)
-
-
-def reads(method: str) -> bool:
-    """Whether the call needs only a read token."""
-    return method.startswith(_READING)
-
-
-def perform(opened: Callable[[], _CachedStorage], method: str, body: bytes) -> bytes:
-    """The answer to ``method`` of Optuna's StorageService. Both messages are protobuf. ``opened`` gives the storage.
-
-    Raises:
-        Refused: no such study or trial, a name that is taken, a trial that is over.
-        NotFound: no such method. InvalidRequest: not its message. Unavailable: the database is away.
-    """
-    described = _SERVICE.methods_by_name.get(method)
-    if described is None:
-        raise NotFound(f"Optuna's storage has no method {method!r} here; this server speaks the protocol of Optuna 5.")
-    request = GetMessageClass(described.input_type)()
-    storage: _CachedStorage | None = None
-    try:
-        request.ParseFromString(body)
-        storage = opened()
-        answer = getattr(OptunaStorageProxyService(storage), method)(request, _Context())
-    except (DecodeError, ValueError) as error:
-        # For example text that is not JSON, or an unknown distribution; Optuna's client sends neither.
-        raise InvalidRequest(
-            f"The body is not a {described.input_type.name} that Optuna's storage takes: {error}"
-        ) from error
-    except (StorageInternalError, SQLAlchemyError) as error:
-        raise Unavailable("The storage of Optuna's studies is away or busy; try again in a moment.") from error
-    finally:
-        if storage is not None:
-            # The session is bound to this thread; the next call may run in another.
-            storage._backend.remove_session()  # noqa: SLF001
-    data: bytes = answer.SerializeToString()
-    return data
 
 
 router = APIRouter(include_in_schema=False)
@@ -142,7 +76,7 @@ async def call(
 def _answer(
     storages: Storages, context: AppContext, caller: AttemptId | Caller, project: str | None, method: str, body: bytes
 ) -> Response:
-    from api.protocols.optuna.routes import Refused, perform, reads  # Optuna takes half a second to import
+    from api.protocols.optuna.calls import Refused, perform, reads  # Optuna takes half a second to import
 
     project_id = _project_of(context, caller, project, is_reading=reads(method))
     try:

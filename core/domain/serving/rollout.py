@@ -13,6 +13,8 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
+from core.domain.errors import IllegalTransition
+
 # Failed replicas of a new revision until it is rolled back.
 START_LIMIT: Final = 3
 # Consecutive failed probes until a ready replica gets no more requests.
@@ -49,6 +51,55 @@ class ServingState(StrEnum):
     def is_up(self) -> bool:
         """Whether it counts towards the desired replicas."""
         return self in (ServingState.STARTING, ServingState.READY)
+
+
+class DeploymentEvent(StrEnum):
+    UPDATE = "update"  # another revision is the target
+    FAIL = "fail"
+    UNDEPLOY = "undeploy"
+    END = "end"
+
+
+class ServingEvent(StrEnum):
+    READY = "ready"
+    UNREADY = "unready"
+    DRAIN = "drain"
+    END = "end"
+
+
+DEPLOYMENT_MOVES: Final = {
+    (DeploymentState.ACTIVE, DeploymentEvent.UPDATE): DeploymentState.ACTIVE,
+    (DeploymentState.FAILED, DeploymentEvent.UPDATE): DeploymentState.ACTIVE,
+    (DeploymentState.ACTIVE, DeploymentEvent.FAIL): DeploymentState.FAILED,
+    (DeploymentState.ACTIVE, DeploymentEvent.UNDEPLOY): DeploymentState.UNDEPLOYING,
+    (DeploymentState.FAILED, DeploymentEvent.UNDEPLOY): DeploymentState.UNDEPLOYING,
+    (DeploymentState.UNDEPLOYING, DeploymentEvent.END): DeploymentState.ENDED,
+}
+SERVING_MOVES: Final = {
+    (ServingState.STARTING, ServingEvent.READY): ServingState.READY,
+    (ServingState.READY, ServingEvent.UNREADY): ServingState.STARTING,
+    (ServingState.STARTING, ServingEvent.DRAIN): ServingState.DRAINING,
+    (ServingState.READY, ServingEvent.DRAIN): ServingState.DRAINING,
+    (ServingState.STARTING, ServingEvent.END): ServingState.ENDED,
+    (ServingState.READY, ServingEvent.END): ServingState.ENDED,
+    (ServingState.DRAINING, ServingEvent.END): ServingState.ENDED,
+}
+
+
+def advance_deployment(state: DeploymentState, event: DeploymentEvent) -> DeploymentState:
+    """The next state. Raises ``IllegalTransition``: the table has no such move."""
+    after = DEPLOYMENT_MOVES.get((state, event))
+    if after is None:
+        raise IllegalTransition(f"A deployed model that is {state.value} has no {event.value}.")
+    return after
+
+
+def advance_serving(state: ServingState, event: ServingEvent) -> ServingState:
+    """The next state. Raises ``IllegalTransition``: the table has no such move."""
+    after = SERVING_MOVES.get((state, event))
+    if after is None:
+        raise IllegalTransition(f"A serving replica that is {state.value} has no {event.value}.")
+    return after
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +202,7 @@ def plan(deployed: DeployedModel, now: datetime) -> RolloutPlan:
     for server in servers:
         _end_drained(steps, server, now)
     if steps.deployed.state is DeploymentState.UNDEPLOYING and all(s.state is ServingState.ENDED for s in servers):
-        steps.deployed = replace(steps.deployed, state=DeploymentState.ENDED)
+        _advance(steps, DeploymentEvent.END)
         steps.events.append(RolloutEvent("deployment.ended", "Nothing of it runs any more."))
     return steps
 
@@ -164,14 +215,14 @@ def _assess(steps: RolloutPlan, server: ServingReplicaStatus, now: datetime) -> 
         was_up = server.state.is_up and not server.is_cancelled
         if was_up:
             _count_failure(steps, server, now, server.message)
-        return _change(steps, server, state=ServingState.ENDED)
+        return _move(steps, server, ServingEvent.END)
     if not server.state.is_up:
         if server.is_cancelled and server.draining_at is not None:
             drained = server.draining_at + steps.deployed.revision(server.revision).drain
             _schedule_probe(steps, drained if drained <= now else server.draining_at, now)
         return server
     if server.is_cancelled:  # cancelled by a user
-        return _change(steps, server, state=ServingState.DRAINING, draining_at=now)
+        return _move(steps, server, ServingEvent.DRAIN, draining_at=now)
     return _after_probe(steps, server, now)
 
 
@@ -182,11 +233,11 @@ def _after_probe(steps: RolloutPlan, server: ServingReplicaStatus, now: datetime
         if server.state is ServingState.STARTING:
             _schedule_probe(steps, server.created_at, now)
             return server
-        return _change(steps, server, state=ServingState.STARTING, ready_at=None, failed_probes=0)
+        return _move(steps, server, ServingEvent.UNREADY, ready_at=None, failed_probes=0)
     if server.is_healthy:
         if server.state is ServingState.READY:
             return _change(steps, server, failed_probes=0) if server.failed_probes else server
-        return _change(steps, server, state=ServingState.READY, ready_at=now, failed_probes=0)
+        return _move(steps, server, ServingEvent.READY, ready_at=now, failed_probes=0)
     if server.state is ServingState.STARTING:
         _schedule_probe(steps, server.running_since, now)
     if server.is_healthy is None:
@@ -196,7 +247,7 @@ def _after_probe(steps: RolloutPlan, server: ServingReplicaStatus, now: datetime
             return _change(steps, server, failed_probes=server.failed_probes + 1)
         steps.events.append(RolloutEvent("serving_replica.unready", f"It gets no more requests: {server.message}"))
         # Its readiness timeout restarts now.
-        return _change(steps, server, state=ServingState.STARTING, ready_at=None, failed_probes=0, running_since=now)
+        return _move(steps, server, ServingEvent.UNREADY, ready_at=None, failed_probes=0, running_since=now)
     limit = steps.deployed.revision(server.revision).ready_timeout
     if now - server.running_since < limit:
         return server
@@ -239,7 +290,7 @@ def _roll_back(steps: RolloutPlan) -> None:
     if deployed.stable_revision is None:
         verdict = f"Revision {wanted.number} never got ready: {why}"
         _set_revision(steps, replace(wanted, failure_reason=verdict))
-        steps.deployed = replace(steps.deployed, state=DeploymentState.FAILED)
+        _advance(steps, DeploymentEvent.FAIL)
         steps.events.append(RolloutEvent("deployment.failed", verdict))
         return
     never = "never got ready" if wanted.stable_at is None else "did not get ready again"
@@ -314,7 +365,7 @@ def _drain(steps: RolloutPlan, server: ServingReplicaStatus, now: datetime, why:
     """Drain it: no more requests; a replica that had none is ended at once."""
     match server.state:
         case ServingState.READY:
-            return _change(steps, server, state=ServingState.DRAINING, draining_at=now, message=why)
+            return _move(steps, server, ServingEvent.DRAIN, draining_at=now, message=why)
         case ServingState.STARTING:
             return _end(steps, server, now, why)
         case ServingState.DRAINING | ServingState.ENDED:
@@ -324,7 +375,7 @@ def _drain(steps: RolloutPlan, server: ServingReplicaStatus, now: datetime, why:
 def _end(steps: RolloutPlan, server: ServingReplicaStatus, now: datetime, why: str) -> ServingReplicaStatus:
     """End its job. It no longer counts, and has ended when the job has."""
     steps.cancel[server.id] = why
-    return _change(steps, server, state=ServingState.DRAINING, draining_at=now, is_cancelled=True, message=why)
+    return _move(steps, server, ServingEvent.DRAIN, draining_at=now, is_cancelled=True, message=why)
 
 
 def _end_drained(steps: RolloutPlan, server: ServingReplicaStatus, now: datetime) -> None:
@@ -335,6 +386,16 @@ def _end_drained(steps: RolloutPlan, server: ServingReplicaStatus, now: datetime
         steps.cancel[server.id] = server.message or "It was replaced by another replica."
     else:
         steps.wake_at(due)
+
+
+def _advance(steps: RolloutPlan, event: DeploymentEvent) -> None:
+    steps.deployed = replace(steps.deployed, state=advance_deployment(steps.deployed.state, event))
+
+
+def _move(
+    steps: RolloutPlan, server: ServingReplicaStatus, event: ServingEvent, **values: object
+) -> ServingReplicaStatus:
+    return _change(steps, server, state=advance_serving(server.state, event), **values)
 
 
 def _change(steps: RolloutPlan, server: ServingReplicaStatus, **values: object) -> ServingReplicaStatus:

@@ -40,15 +40,15 @@ def explain_headroom(demand: Demand, free: Capacity, budget: SearchBudget, holde
     if draft is None:
         return None
     spare = headroom.capacity_beyond(free)
-    group, number, members = _first_short(draft, spare)
+    group, number, count = _first_short(draft, spare)
     request = group.request
     cpu, memory = headroom.reserved_on(number, free.gpus[number], free.shares[number])
     cpu, memory = min(cpu, free.cpu[number]), min(memory, free.memory[number])
     scarce = [
         name
         for name, available, needed in (
-            ("cpu", spare.cpu[number], members * request.cpu_milli),
-            ("memory", spare.memory[number], members * request.memory_bytes),
+            ("cpu", spare.cpu[number], count * request.cpu_milli),
+            ("memory", spare.memory[number], count * request.memory_bytes),
         )
         if available < needed
     ]

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from trainmaster.spec import enums
 from trainmaster.spec.schema import spec_json_schema
 from trainmaster.spec.shorthand import Shorthands
 
@@ -73,7 +74,9 @@ def _takes(field: dict[str, Any]) -> str:
 def _kinds(choice: dict[str, Any]) -> Iterator[str]:
     if "$ref" in choice:
         name = choice["$ref"].rsplit("/", 1)[-1]
-        yield f"[{name}](#{name.lower()})"
+        enumeration = getattr(enums, name, None)
+        values = "" if enumeration is None else ", ".join(f"`{member}`" for member in enumeration)
+        yield values or f"[{name}](#{name.lower()})"
         return
     for inner in choice.get("anyOf", []):
         yield from _kinds(inner)

@@ -13,9 +13,8 @@ import pytest
 import torch
 from PIL import Image
 from trainmaster_automl import images
-from trainmaster_automl.errors import DataProblem
 from trainmaster_automl.image_folders import read_images
-from trainmaster_automl.options import TrialOptions
+from trainmaster_automl.options import DataProblem, TrialOptions
 from trainmaster_serving.errors import BadInstances
 from trainmaster_serving.image_model import as_pixels
 from trainmaster_serving.models import load_model

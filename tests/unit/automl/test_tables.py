@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 from trainmaster_automl import rows as of_trials
 from trainmaster_automl import tabular
-from trainmaster_automl.errors import DataProblem
-from trainmaster_automl.options import VARIABLE, TrialOptions, parse_options
+from trainmaster_automl.options import VARIABLE, DataProblem, TrialOptions, parse_options
 from trainmaster_automl.report import interval, score
 from trainmaster_automl.rows import (
     CATEGORY,

@@ -9,8 +9,7 @@ import warnings
 if __package__ in (None, ""):
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
-from trainmaster_automl.errors import DataProblem
-from trainmaster_automl.options import limit_threads, parse_options
+from trainmaster_automl.options import DataProblem, limit_threads, parse_options
 
 
 def main() -> int:

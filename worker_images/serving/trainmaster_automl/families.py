@@ -21,7 +21,7 @@ from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler, TargetEncoder
 
-from trainmaster_automl.errors import DataProblem
+from trainmaster_automl.options import DataProblem
 from trainmaster_automl.rows import FEW_CATEGORIES, RowReader
 
 _TREES = 200

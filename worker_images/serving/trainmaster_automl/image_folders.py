@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from trainmaster_serving.image_model import as_pixels
 
-from trainmaster_automl.errors import DataProblem
+from trainmaster_automl.options import DataProblem
 from trainmaster_automl.rows import NOTHING, text_of
 from trainmaster_automl.table_files import MISSING, read_table
 

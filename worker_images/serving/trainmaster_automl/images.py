@@ -17,19 +17,18 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from trainmaster_serving.image_model import IMAGES_FILE
 
-from trainmaster_automl.errors import DataProblem
 from trainmaster_automl.image_folders import ImageData, read_images
-from trainmaster_automl.options import TrialOptions
+from trainmaster_automl.options import DataProblem, TrialOptions
 from trainmaster_automl.report import (
     MODEL_FOLDER,
     baseline_of,
+    check_class_sizes,
     log_message,
     log_metrics,
     score,
     score_test,
     write_report,
 )
-from trainmaster_automl.tabular import check_class_sizes
 
 
 def make_network(parameters: Mapping[str, Any], classes: int, size: int, weights: str) -> nn.Module:

@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Iterator, Optional, Sequence
 
-from trainmaster_automl.errors import DataProblem
-
 VARIABLE = "AUTOML_OPTIONS"
 _NOT_IN_VARIABLE = ("data", "output", "is_final", "parameters", "started")
 # Share of the time limit that is used: the rest is for start-up, which the trial does not see, and for its end.
@@ -22,6 +20,10 @@ _USED_SHARE = 0.75
 # OpenMP's variable; OpenBLAS, MKL and torch read it, too.
 THREADS_VARIABLE = "OMP_NUM_THREADS"
 _CGROUP_ROOT = Path("/sys/fs/cgroup")
+
+
+class DataProblem(Exception):
+    """The data cannot be used for training; the message says what is wrong, and what to do."""
 
 
 @dataclass(frozen=True)

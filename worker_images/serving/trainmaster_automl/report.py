@@ -8,13 +8,13 @@ from __future__ import annotations
 import json
 import math
 import os
-from typing import Any, Callable, Mapping
+from typing import Any, Callable, Mapping, Sequence
 
 import numpy as np
 from scipy.stats import binomtest
 from sklearn import metrics
 
-from trainmaster_automl.options import TrialOptions
+from trainmaster_automl.options import DataProblem, TrialOptions
 
 _NONE: Any = 0.0  # for a class without predictions; scikit-learn's stubs allow only texts
 
@@ -22,6 +22,7 @@ CLASSIFICATION = ("accuracy", "balanced_accuracy", "f1_macro", "roc_auc", "log_l
 REGRESSION = ("rmse", "mae", "r2")
 MODEL_FOLDER = "model"
 _REPORT = "automl.json"
+_LEAST_LEFT = 2  # one for training, one for validation
 
 
 def _metrics_of(task: str) -> tuple[str, ...]:
@@ -170,3 +171,20 @@ def _versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             continue
     return versions
+
+
+def check_class_sizes(labels: Any, classes: Sequence[str], test_fraction: float, label: str) -> None:
+    """Raises ``DataProblem``: without the test's part some class is too small for training and validation.
+
+    Args:
+        labels: of the trials' rows or images; indices into ``classes``.
+        label: plural noun for the message: "rows" or "images".
+    """
+    left = np.bincount(labels, minlength=len(classes))
+    rare = ["%s (%d)" % (name, count) for name, count in zip(classes, left) if count < _LEAST_LEFT]
+    if rare:
+        raise DataProblem(
+            "With %g of the %s reserved for the test, too few are left of %s; each class needs %d more. Make "
+            "--test-fraction (test_fraction) smaller, or give these classes more %s."
+            % (test_fraction, label, ", ".join(rare[:10]), _LEAST_LEFT, label)
+        )

@@ -12,7 +12,7 @@ from typing import Any, Iterator, Sequence
 from trainmaster_serving.errors import InputProblem
 from trainmaster_serving.input_files import CSV_SUFFIXES, read_csv
 
-from trainmaster_automl.errors import DataProblem
+from trainmaster_automl.options import DataProblem
 
 PARQUET_SUFFIXES = (".parquet", ".pq")
 # Common spellings of a missing value.

@@ -13,12 +13,12 @@ from sklearn.base import clone
 from sklearn.model_selection import KFold, ShuffleSplit, StratifiedKFold, StratifiedShuffleSplit
 from trainmaster_serving.sklearn_model import skops_io
 
-from trainmaster_automl.errors import DataProblem
 from trainmaster_automl.families import make_model
-from trainmaster_automl.options import TrialOptions
+from trainmaster_automl.options import DataProblem, TrialOptions
 from trainmaster_automl.report import (
     MODEL_FOLDER,
     baseline_of,
+    check_class_sizes,
     log_message,
     log_metrics,
     report_event,
@@ -28,26 +28,6 @@ from trainmaster_automl.report import (
 )
 from trainmaster_automl.rows import DROPPED, MANY, OWN_TEXTS, RowReader, is_counter, kind_of, number_of, text_of
 from trainmaster_automl.table_files import no_such_column, read_table
-
-_LEAST_LEFT = 2  # one for training, one for validation
-
-
-def check_class_sizes(labels: Any, classes: Sequence[str], test_fraction: float, label: str) -> None:
-    """Raises ``DataProblem``: without the test's part some class is too small for training and validation.
-
-    Args:
-        labels: of the trials' rows or images; indices into ``classes``.
-        label: plural noun for the message: "rows" or "images".
-    """
-    left = np.bincount(labels, minlength=len(classes))
-    rare = ["%s (%d)" % (name, count) for name, count in zip(classes, left) if count < _LEAST_LEFT]
-    if rare:
-        raise DataProblem(
-            "With %g of the %s reserved for the test, too few are left of %s; each class needs %d more. Make "
-            "--test-fraction (test_fraction) smaller, or give these classes more %s."
-            % (test_fraction, label, ", ".join(rare[:10]), _LEAST_LEFT, label)
-        )
-
 
 LEAST_ROWS = 20
 LEAST_OF_A_CLASS = 3

@@ -220,14 +220,6 @@ def read_version_file_range(
     )
 
 
-def read_version_range(
-    project: str, model: str, version: int | str, *, first: int | None = None, last: int | None = None
-) -> Call[HttpResponse]:
-    """Bytes ``first`` to ``last`` (inclusive) of a tar archive of its files; all bytes without ``first``."""
-    at = path(f"{_VERSION}/archive", project=project, model=model, version=version)
-    return Call("download_version", HttpRequest("GET", at, (), _range(first, last)), lambda answer: answer)
-
-
 def _range(first: int | None, last: int | None) -> dict[str, str]:
     return {**PLAIN, **({} if first is None else {"Range": f"bytes={first}-{'' if last is None else last}"})}
 
