@@ -218,7 +218,7 @@ def run_together(
     except Exception as error:  # noqa: BLE001 (an answer)
         if len(requests) == 1 or affects_all(error):
             return dict.fromkeys(requests, error)
-        log.debug("batch.apart", why=repr(error), requests=len(requests))
+        log.debug("batch.split", why=repr(error), requests=len(requests))
     answers: dict[_Key, _Answer | Exception] = {}
     for key, request in requests.items():
         before_each()

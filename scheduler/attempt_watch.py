@@ -152,7 +152,7 @@ class AttemptWatch:
                 for attempt_id in source.wait_for_change(_LISTEN_S):
                     self.hint(attempt_id)
             except Exception:
-                log.exception("watch.deaf")
+                log.exception("watch.failed")
                 with self._wake:
                     self._wake.wait_for(lambda: self._is_stopping, _LISTEN_S)
 

@@ -94,5 +94,5 @@ def gc_tables(sessions: SessionFactory, settings: Settings) -> int:
             log.warning("optuna.not_swept", project=project_id, cause=repr(error))  # the next run retries
             continue
         dropped += 1
-        log.info("optuna.swept", project=project_id)
+        log.info("optuna.removed", project=project_id)
     return dropped

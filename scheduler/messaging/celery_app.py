@@ -24,9 +24,8 @@ MODELS: Final = TASK_OF_TOPIC[TOPIC_MODELS]
 ENDPOINT: Final = TASK_OF_TOPIC[TOPIC_ENDPOINT]
 RECONCILE_DUE: Final = "trainmaster.reconcile_due"
 SYNC_NODES: Final = "trainmaster.sync_nodes"
-# Names on the wire stay, for workers of older versions.
-GC_EXECUTOR: Final = "trainmaster.sweep"
-COLLECT_GARBAGE: Final = "trainmaster.housekeep"
+GC_EXECUTOR: Final = "trainmaster.gc_executor"
+COLLECT_GARBAGE: Final = "trainmaster.collect_garbage"
 START_FORECASTS: Final = "trainmaster.start_forecasts"
 STUDIES_DUE: Final = "trainmaster.studies_due"
 ENDPOINTS_DUE: Final = "trainmaster.endpoints_due"

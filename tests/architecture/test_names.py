@@ -52,6 +52,18 @@ def test_no_name_is_a_pronoun_or_a_bare_participle() -> None:
     assert not found, f"{len(found)} names with {sorted(FORBIDDEN_WORDS)}: {found[:60]}"
 
 
+def test_names_in_tests_are_no_bare_participles() -> None:
+    words = frozenset({"told", "kept", "whom", "said"})
+    found = [
+        f"{path}:{line} {name}"
+        for path in tracked_files(".py")
+        if path.parts[0] == "tests"
+        for line, name in defined_names(path)
+        if words & words_of(name)
+    ]
+    assert not found, f"{len(found)} names with {sorted(words)}: {found[:60]}"
+
+
 def test_no_public_name_or_path_uses_a_retired_word() -> None:
     names = [
         f"{path}:{line} {name}"

@@ -213,7 +213,7 @@ class PodDeleter(PodWriter):
             sentence = unkillable(pod["metadata"]["name"], str(pod["spec"].get("nodeName")), late.total_seconds())
             sentences = self._unkilled.setdefault(attempt_id, {})
             if pod["metadata"]["name"] not in sentences:
-                log.warning("kubernetes.pod_given_up", pod=pod["metadata"]["name"], why=sentence)
+                log.warning("kubernetes.pod_abandoned", pod=pod["metadata"]["name"], why=sentence)
             sentences[pod["metadata"]["name"]] = sentence
             return True
         return is_stuck(pod) and late > _KUBELET_REACTION

@@ -65,7 +65,7 @@ def delete_spool(rows: AttemptRows, cache: ReconcilerCache) -> None:
     try:
         spooled_reports.remove_spools(cache.spool_tree, _folder(rows), cache.spool_starts)
     except (TrainmasterError, OSError) as error:
-        log.info("reports.left_behind", attempt=rows.attempt.id, why=str(error))
+        log.info("reports.undrained", attempt=rows.attempt.id, why=str(error))
 
 
 class _VolumeAway(Exception):
@@ -105,7 +105,7 @@ def _take_all(control: ControlContext, rows: AttemptRows, cache: ReconcilerCache
         if bytes_left < 0 or lines_left < 0:
             log.warning("reports.too_many", attempt=rows.attempt.id, replica=f"{start.role}-{start.index}")
             break
-        log.info("reports.taken", attempt=rows.attempt.id, replica=f"{start.role}-{start.index}")
+        log.info("reports.drained", attempt=rows.attempt.id, replica=f"{start.role}-{start.index}")
     cache.is_spool_drained = True
     if spooled:
         cache.spool_tree, cache.spool_starts = output, tuple(spooled)
@@ -137,7 +137,7 @@ def _take(
         except (Unavailable, StaleWrite):
             raise
         except TrainmasterError as no:  # as for a deleted job
-            log.info("reports.not_taken", attempt=attempt_id, why=str(no))
+            log.info("reports.rejected", attempt=attempt_id, why=str(no))
             return read
         except Exception:  # whatever a job wrote there, it must not block its end
             log.exception("reports.failed", attempt=attempt_id)

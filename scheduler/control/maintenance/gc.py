@@ -50,7 +50,7 @@ from scheduler.control.planning.quarantine_updates import delete_old_failures
 
 log = structlog.get_logger(__name__)
 
-GC_LEASE: Final = "sweep"  # in the table of leases: older versions take the same one
+GC_LEASE: Final = "gc"
 # Attempts that this database created and does not know any more were lost to a restored backup: an administrator may
 # still want to keep them.
 ORPHAN_GRACE: Final = timedelta(minutes=10)

@@ -56,7 +56,7 @@ class PoisonJobFilter:
         """
         poison = self._remembered(snapshot, generations)
         for job in _without_replicas(_without(snapshot, poison)):
-            log.warning("job.set_aside", job=job.job_id, error="it has no replicas")
+            log.warning("job.excluded", job=job.job_id, error="it has no replicas")
             poison[job.job_id] = _PoisonJob(generations.get(job.job_id, 0), _NO_REPLICAS, snapshot.now)
         remaining = _without(snapshot, poison)
         try:
@@ -64,7 +64,7 @@ class PoisonJobFilter:
         except Exception as error:
             log.exception("planner.failed")
             for job_id in _bisect(remaining, plan, error):
-                log.warning("job.set_aside", job=job_id, error=repr(error))
+                log.warning("job.excluded", job=job_id, error=repr(error))
                 poison[job_id] = _PoisonJob(generations.get(job_id, 0), _reason(error), snapshot.now)
             remaining = _without(snapshot, poison)
             made = plan(remaining)

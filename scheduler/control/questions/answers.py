@@ -142,7 +142,7 @@ class QuestionAnswerer:
         try:
             return _forecast_in(self._poison_filter.without_known(loaded.snapshot, loaded.generations), gang, ask)
         except Exception:
-            log.warning("forecast.tried_again", exc_info=True)
+            log.warning("forecast.retried", exc_info=True)
             planned = self._poison_filter.plan(loaded.snapshot, loaded.generations, plan)
             return _forecast_in(planned.snapshot, gang, ask)
 

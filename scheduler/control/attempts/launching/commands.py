@@ -169,5 +169,5 @@ def forget_unkilled_replicas(executor: Executor, attempt_id: AttemptId) -> None:
 def log_unkilled(executor: Executor, attempt_id: AttemptId) -> None:
     """Log those of an attempt whose end another process has written without knowing them, or that has no row."""
     for sentence in unkilled_replicas(executor, attempt_id):
-        log.warning("replica.given_up", attempt=attempt_id, why=sentence)
+        log.warning("replica.abandoned", attempt=attempt_id, why=sentence)
     forget_unkilled_replicas(executor, attempt_id)

@@ -123,7 +123,7 @@ class AttemptWriter:
         Returns the wake-ups to send after the commit.
         """
         for sentence in unkilled_replicas:
-            self._add_event("replica.given_up", sentence, actor=EXECUTOR)
+            self._add_event("replica.abandoned", sentence, actor=EXECUTOR)
         move = advance(self.attempt.state, AttemptEvent.END)
         self._attempt(
             state=move.state.value,

@@ -99,7 +99,7 @@ def test_unkilled_replicas_are_in_the_history_of_the_job(plane, hanging, monkeyp
     plane.advance(11)
     assert plane.state(job) == "succeeded"
     assert len(failed) == failures
-    assert plane.one(Event, kind="replica.given_up").reason == "It hangs."
+    assert plane.one(Event, kind="replica.abandoned").reason == "It hangs."
     assert not hanging
 
 
