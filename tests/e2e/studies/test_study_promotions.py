@@ -96,7 +96,8 @@ def newest_state(platform: Any, trial: Any) -> dict[str, Any]:
 def test_heirs_of_a_population_go_on_where_their_parents_were(platform: Any, studies: dict[str, Any]) -> None:
     made = studies["bred"]
     trials = {trial.number: trial for trial in platform.client.list_trials(made)}
-    heirs = [trial for trial in trials.values() if trial.parent is not None]
+    # Where its parent had trained to the end meanwhile, a trial has nothing left to train, and fails.
+    heirs = [trial for trial in trials.values() if trial.parent is not None and trial.state != "failed"]
     assert heirs, trials
     # The worst of the first four gave its place to an heir of the best.
     assert trials[1].state == "stopped", trials[1]
