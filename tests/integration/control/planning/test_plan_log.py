@@ -26,7 +26,7 @@ def described(plane: Plane, monkeypatch: pytest.MonkeyPatch):
         requested.append((snapshot, made))
         return made
 
-    monkeypatch.setattr(tick, "plan", planned)
+    monkeypatch.setattr(tick, "plan_to_apply", planned)
     plane.engine.script("worker", Script(run_for=timedelta(hours=9)))
     return requested
 

@@ -35,7 +35,7 @@ def say(monkeypatch: pytest.MonkeyPatch, **more) -> None:
     def planned(snapshot) -> Plan:
         return replace(plan(snapshot), **{"preempts": (), "shrinks": (), **more})
 
-    monkeypatch.setattr(tick, "plan", planned)
+    monkeypatch.setattr(tick, "plan_to_apply", planned)
 
 
 def stop(job: str, for_job: str | None = "job-urgent") -> Preempt:
@@ -144,7 +144,7 @@ def test_a_job_with_an_earlier_user_request_is_not_preempted(full, monkeypatch):
         full.want("job-low", "pause")  # between the snapshot and the write
         return replace(loaded(snapshot), preempts=(stop("job-low"),), shrinks=())
 
-    monkeypatch.setattr(tick, "plan", planned)
+    monkeypatch.setattr(tick, "plan_to_apply", planned)
     full.ticker.tick()
     assert full.one(Attempt, job_id="job-low").stop is None
 
@@ -155,7 +155,7 @@ def test_no_job_is_preempted_for_a_job_that_waits_no_more(full, monkeypatch):
         full.want("job-urgent", "cancel")
         return made
 
-    monkeypatch.setattr(tick, "plan", planned)
+    monkeypatch.setattr(tick, "plan_to_apply", planned)
     full.ticker.tick()
     assert full.one(Attempt, job_id="job-low").stop is None
 
@@ -171,7 +171,7 @@ def test_of_several_that_are_to_make_room_all_or_none_are_stopped(plane, monkeyp
         plane.want("job-two", "pause")
         return replace(plan(snapshot), preempts=(stop("job-one"), stop("job-two")), shrinks=())
 
-    monkeypatch.setattr(tick, "plan", planned)
+    monkeypatch.setattr(tick, "plan_to_apply", planned)
     plane.ticker.tick()
     assert plane.one(Attempt, job_id="job-one").stop is None
 
@@ -378,7 +378,7 @@ def test_a_preempted_job_keeps_its_remaining_run_time_while_it_waits(full, monke
     full.settle()
     full.advance(31)
     seen: list[object] = []
-    monkeypatch.setattr(tick, "plan", lambda snapshot: (seen.append(snapshot), plan(snapshot))[1])
+    monkeypatch.setattr(tick, "plan_to_apply", lambda snapshot: (seen.append(snapshot), plan(snapshot))[1])
     full.submit("third", cpu=8)
     full.ticker.tick()
     low = next(job for job in seen[-1].queued if job.job_id == "job-low")

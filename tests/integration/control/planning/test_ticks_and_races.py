@@ -44,7 +44,7 @@ def test_only_a_tick_that_came_to_its_end_is_marked(plane, monkeypatch):
     done_at = plane.one(Lease, name="tick.done").expires_at
     assert done_at == plane.engine.now
     plane.engine.advance(timedelta(seconds=30))
-    monkeypatch.setattr("scheduler.control.planning.tick.plan", lambda _: 1 / 0)
+    monkeypatch.setattr("scheduler.control.planning.tick.plan_to_apply", lambda _: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         plane.ticker.tick()
     assert plane.one(Lease, name="tick.done").expires_at == done_at
@@ -58,7 +58,7 @@ def test_a_gang_that_moved_since_the_plan_undoes_no_other(plane, monkeypatch):
         plane.want(jobs[1], "cancel")
         return plan(snapshot)
 
-    monkeypatch.setattr("scheduler.control.planning.tick.plan", planned)
+    monkeypatch.setattr("scheduler.control.planning.tick.plan_to_apply", planned)
     assert plane.ticker.tick().started == 2
     assert [plane.state(job) for job in jobs] == ["starting", "queued", "starting"]
     assert len(plane.all(Replica)) == 4
@@ -72,7 +72,7 @@ def test_of_two_gangs_for_one_place_the_second_is_left_whole(plane, monkeypatch)
         (start,) = plan(snapshot).starts
         return Plan((start, replace(start, job_id=next(job for job in jobs if job != start.job_id))))
 
-    monkeypatch.setattr("scheduler.control.planning.tick.plan", planned)
+    monkeypatch.setattr("scheduler.control.planning.tick.plan_to_apply", planned)
     assert plane.ticker.tick().started == 1
     assert sorted(plane.state(job) for job in jobs) == ["queued", "starting"]
     assert [replica.gpus for replica in plane.all(Replica)] == [["0", "1"]]
@@ -89,7 +89,7 @@ def test_a_gang_that_cannot_be_written_keeps_no_other_back(plane, monkeypatch):
         roleless = tuple(replace(placement, role="no such role") for placement in start.placements)
         return replace(start, placements=roleless) if start.job_id == jobs[1] else start
 
-    monkeypatch.setattr("scheduler.control.planning.tick.plan", planned)
+    monkeypatch.setattr("scheduler.control.planning.tick.plan_to_apply", planned)
     assert plane.ticker.tick().started == 2
     assert [plane.state(job) for job in jobs] == ["starting", "queued", "starting"]
     assert len(plane.all(Attempt)) == 2
