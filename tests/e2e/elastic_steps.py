@@ -46,7 +46,7 @@ def check_elastic_training(job: Any, steps: Steps, lose: Any, eventually: Any) -
     """
     eventually(lambda: steps.first(1, 3) and job.detail().state == "running", within_s=240, what="three workers train")
     lose()
-    two = eventually(lambda: steps.first(2), within_s=120, what="the others go on")
+    two = eventually(lambda: steps.first(2, 2), within_s=120, what="the others go on")
     three = eventually(lambda: steps.first(3, 3), within_s=180, what="another one joins")
     detail = job.wait(timeout_s=300)
 
