@@ -22,7 +22,8 @@ from core.domain import errors as server_errors
 # What is no business of a client: the runtime's reports and its code, browsers, load balancers, and Prometheus.
 NOT_FOR_CLIENTS = {"report", "add_metrics", "download_code", "get_liveness", "get_readiness", "get_metrics"}
 # What the web application alone asks for.
-NOT_FOR_CLIENTS |= {"download_checkpoint", "open_session", "close_session", "list_holders", "diff_code"}
+NOT_FOR_CLIENTS |= {"download_checkpoint", "download_version", "open_session", "close_session"}
+NOT_FOR_CLIENTS |= {"list_holders", "diff_code"}
 
 ARGUMENTS: dict[str, Any] = {
     "data": "data/x.csv",

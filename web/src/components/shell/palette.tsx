@@ -2,7 +2,7 @@ import { Dialog } from "@base-ui/react/dialog";
 import { useQuery } from "@tanstack/react-query";
 import { useNavigate } from "@tanstack/react-router";
 import { Plus } from "lucide-react";
-import { type KeyboardEvent, type ReactNode, useDeferredValue, useEffect, useState, useSyncExternalStore } from "react";
+import { type KeyboardEvent, type ReactNode, useEffect, useState, useSyncExternalStore } from "react";
 import { api, unwrap } from "~/api/client";
 import { setTheme } from "~/lib/browser/theme";
 import { ADMIN, WORK } from "./shell";
@@ -51,7 +51,7 @@ export function Palette() {
 function PaletteContent() {
   const [text, setText] = useState("");
   const [at, setAt] = useState(0);
-  const choices = useChoices(text);
+  const { choices, isSearching } = useChoices(text);
   const chosen = Math.min(at, choices.length - 1);
   const run = (choice: Choice | undefined) => {
     if (!choice) return;
@@ -98,7 +98,7 @@ function PaletteContent() {
           </div>
         ))}
       </div>
-      {choices.length === 0 && <p className="empty">No results.</p>}
+      {choices.length === 0 && <p className="empty">{isSearching ? "Searching …" : "No results."}</p>}
       <footer>
         <span>
           <span className="kbd">↑</span> <span className="kbd">↓</span> choose
@@ -123,10 +123,10 @@ function PaletteContent() {
   );
 }
 
-function useChoices(text: string): Choice[] {
+function useChoices(text: string): { choices: Choice[]; isSearching: boolean } {
   const navigate = useNavigate();
-  const search = useDeferredValue(text.trim());
-  const { data } = useQuery({
+  const search = text.trim();
+  const { data, isPlaceholderData, isFetching } = useQuery({
     queryKey: ["palette", search],
     queryFn: () => unwrap(api.GET("/api/v1/jobs", { params: { query: { search, limit: 8 } } })),
     staleTime: 5_000,
@@ -163,7 +163,9 @@ function useChoices(text: string): Choice[] {
   const commands = [submit, ...pages, ...(needle ? themes : [])].filter((choice) =>
     choice.searchText.toLowerCase().includes(needle),
   );
-  const jobs = (data?.items ?? []).map((job) => ({
+  // Until the answer to this search is there, only those of the last answer that match by name: Enter opens no other job.
+  const found = (data?.items ?? []).filter((job) => !isPlaceholderData || job.name.toLowerCase().includes(needle));
+  const jobs = found.map((job) => ({
     key: job.id,
     label: (
       <>
@@ -174,7 +176,8 @@ function useChoices(text: string): Choice[] {
     searchText: job.name,
     act: () => void navigate({ to: "/jobs/$job", params: { job: job.id } }),
   }));
-  return needle ? [...jobs, ...commands] : [...commands, ...jobs.slice(0, 5)];
+  // Commands first: an answer that arrives after a key does not move the selection to another entry.
+  return { choices: [...commands, ...(needle ? jobs : jobs.slice(0, 5))], isSearching: isFetching };
 }
 
 /** `/` and Ctrl-K open the palette, `n` a new job, `g` and a letter a page; never while typing. */
