@@ -30,6 +30,7 @@ class Stage:
     title: str
     paths: tuple[str, ...]
     without: tuple[str, ...] = ()
+    workers_per_processor: int = 2  # most tests wait for processes that they start
 
 
 # They start processes for nearly every test, or try each route with everybody's rights.
@@ -41,6 +42,7 @@ STAGES = (
         "House rules, pure functions and protocols",
         ("tests/architecture", "tests/unit", "tests/simulation"),
         without=_LONGER_UNITS,
+        workers_per_processor=1,
     ),
     Stage(
         "Training, rights, properties, database and control loop",
@@ -94,7 +96,7 @@ def main(arguments: list[str]) -> int:
 
 def run(stage: Stage, slow: tuple[str, ...]) -> tuple[int, Verdict]:
     """pytest's exit code and what its report says."""
-    workers = min(os.cpu_count() or 2, MOST_WORKERS)
+    workers = min(stage.workers_per_processor * (os.cpu_count() or 2), MOST_WORKERS)
     ignored = [f"--ignore={path}" for path in (*stage.without, *slow)]
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, "report.xml")
