@@ -84,7 +84,7 @@ class ExitVerdict:
 
     ``is_hopeless``: the same command would end the same way again. ``is_consequence``: it died because a peer did, as
     far as can be known. ``signature``: equal for two exits of the same kind in the same place. ``fault``: the machine
-    fault that ended it, if any.
+    fault that ended it, if any. ``is_transient_once``: it is transient unless the attempt before ended the same way.
     """
 
     kind: ExitKind
@@ -93,6 +93,7 @@ class ExitVerdict:
     is_hopeless: bool = False
     is_consequence: bool = False
     fault: MachineFault | None = None
+    is_transient_once: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +105,21 @@ class _Rule:
     hint: str
     is_hopeless: bool = False
     is_consequence: bool = False
+    is_transient_once: bool = False
 
 
 def _rule(pattern: str, kind: ExitKind, hint: str, *, hopeless: bool = False, consequence: bool = False) -> _Rule:
     return _Rule(re.compile(pattern), kind, hint, hopeless, consequence)
+
+
+# The platform chooses new ports for each attempt. Where the same port is taken again, the program chose it itself.
+_PORT_TAKEN: Final = _Rule(
+    re.compile(r"Address already in use|EADDRINUSE"),
+    ExitKind.TRANSIENT,
+    "a port was taken; the platform chooses other ports in the next attempt, but a port that the program sets itself "
+    "must be free: use MASTER_PORT, or port 0",
+    is_transient_once=True,
+)
 
 
 _NO_SCRIPT: Final = (
@@ -248,7 +260,7 @@ _RULES: Final = (
         "correct the job's command or args",
         hopeless=True,
     ),
-    _rule(r"Address already in use|EADDRINUSE", ExitKind.TRANSIENT, "a port was taken; the next attempt gets others"),
+    _PORT_TAKEN,
     _rule(
         r"NCCL error|ncclSystemError|ncclRemoteError|ncclInternalError|ncclUnhandled|gloo/transport|\[.*gloo.*\]"
         r"|Connection reset by peer|Connection refused|Connection closed by peer|Broken pipe|Connection timed out"
@@ -415,8 +427,16 @@ def _from_log(facts: ExitFacts) -> ExitVerdict:
                     if fault is not None and line is not exception and exception is not None:
                         # A program that failed with its own message may print anything.
                         fault = replace(fault, is_certain=False)
+                    # Libraries report a taken port in different lines, depending on which of them binds first.
+                    place = _PORT_TAKEN.pattern.pattern if rule is _PORT_TAKEN else line
                     return ExitVerdict(
-                        rule.kind, sentence, _signature(facts, line), rule.is_hopeless, rule.is_consequence, fault
+                        rule.kind,
+                        sentence,
+                        _signature(facts, place),
+                        rule.is_hopeless,
+                        rule.is_consequence,
+                        fault,
+                        rule.is_transient_once,
                     )
     number = _signal_of(facts)
     if number is not None and exception is None:
@@ -454,7 +474,7 @@ def is_retryable(verdict: ExitVerdict, previous_signature: str | None, *, has_pr
     """
     if verdict.is_hopeless:
         return False
-    repeatable = verdict.kind in (ExitKind.USER_ERROR, ExitKind.OUT_OF_MEMORY)
+    repeatable = verdict.kind in (ExitKind.USER_ERROR, ExitKind.OUT_OF_MEMORY) or verdict.is_transient_once
     return not (repeatable and not has_progressed and verdict.signature == previous_signature)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -156,6 +156,8 @@ def _end_after_failure(
     elif not is_retryable(verdict, before, has_progressed=progressed and not is_stuck):
         event = JobEvent.FAIL
         if not verdict.is_hopeless:
+            if verdict.is_transient_once:
+                verdict = replace(verdict, kind=ExitKind.USER_ERROR)
             place = f"at step {last_step}" if is_stuck else "without progress"
             sentence += f" It ended the same way twice in a row {place}, so it is not started a third time."
     elif is_platform and streak > PLATFORM_STREAK_LIMIT:

@@ -243,6 +243,18 @@ def test_the_same_error_twice_in_a_row_without_progress_is_enough():
     assert trained.event is JobEvent.REQUEUE
 
 
+def test_a_port_that_is_taken_again_is_an_error_of_the_program():
+    error = (1, ExitCause.EXITED, "Traceback (most recent call last):\nOSError: [Errno 98] Address already in use")
+    first = end_of(snapshot({"worker": 1}), worker_0=error)
+    assert (first.event, first.kind) == (JobEvent.REQUEUE, ExitKind.TRANSIENT)
+    past = PreviousEnd(first.signature, has_progressed=False, streak=1)
+    second = end_of(snapshot({"worker": 1}, previous=past), worker_0=error)
+    assert (second.event, second.kind) == (JobEvent.FAIL, ExitKind.USER_ERROR)
+    assert "use MASTER_PORT, or port 0. It ended the same way twice in a row" in second.sentence
+    other = PreviousEnd("1:KeyError: 'x'", has_progressed=False, streak=1)
+    assert end_of(snapshot({"worker": 1}, previous=other), worker_0=error).kind is ExitKind.TRANSIENT
+
+
 def test_the_same_error_at_the_same_step_twice_in_a_row_is_no_progress():
     error = (1, ExitCause.EXITED, "Traceback (most recent call last):\nKeyError: 'x'")
 

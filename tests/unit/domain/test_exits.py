@@ -247,6 +247,21 @@ def test_the_same_mistake_twice_without_progress_is_not_tried_a_third_time():
     assert is_retryable(other, first.signature, has_progressed=False)
 
 
+def test_a_port_that_is_taken_twice_in_a_row_is_not_transient():
+    torch = "RuntimeError: The server socket has failed to listen on any local network address. code: -98, EADDRINUSE"
+    first = classify(end(TRACEBACK.format(line="OSError: [Errno 98] Address already in use")))
+    again = classify(end(TRACEBACK.format(line=torch)))
+    assert first.kind is again.kind is ExitKind.TRANSIENT
+    assert is_retryable(first, None, has_progressed=False)
+    assert not is_retryable(again, first.signature, has_progressed=False)
+    assert is_retryable(again, first.signature, has_progressed=True)
+    other = classify(end(TRACEBACK.format(line="RuntimeError: Connection reset by peer")))
+    assert is_retryable(other, first.signature, has_progressed=False)
+    assert is_retryable(again, other.signature, has_progressed=False)
+    assert is_retryable(other, other.signature, has_progressed=False)
+    assert "MASTER_PORT" in again.sentence
+
+
 def test_the_first_failure_is_the_cause_and_stopped_peers_are_not():
     ends = [
         end(TRACEBACK.format(line="ValueError: x"), who="worker-1", after_s=1),
