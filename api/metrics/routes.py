@@ -11,7 +11,15 @@ from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 from trainmaster.spec.fields import RoleName
 from trainmaster.wire.base import Page
-from trainmaster.wire.metrics import MetricKind, MetricName, MetricObjectView, MetricsChart, MetricView, ResourceSummary
+from trainmaster.wire.metrics import (
+    MetricKind,
+    MetricName,
+    MetricObjectView,
+    MetricsChart,
+    MetricSuggestions,
+    MetricView,
+    ResourceSummary,
+)
 
 from api.app.graceful_shutdown import shutdown_of
 from api.app.unit_of_work import AppContextDep
@@ -97,6 +105,18 @@ def list_metric_names(job: JobViewer, context: AppContextDep, query: Annotated[N
     """Each name once per kind, in order of name: far fewer than the series of a gang with many replicas."""
     only = _only([], query.prefix, None, None, None, system=query.system, kind=query.kind)
     return service.list_names(context, job, only, limit=query.limit, cursor=query.cursor)
+
+
+@router.get(
+    "/jobs/{job}/metrics/suggestions",
+    operation_id="suggest_metric_patterns",
+    summary="Log lines of a job without metrics that look like metrics",
+)
+def suggest_metric_patterns(job: JobViewer, context: AppContextDep) -> MetricSuggestions:
+    """At most three lines, each with the entry of `metric_patterns` that reads it. Empty if the job has metrics or
+    still runs.
+    """
+    return service.suggest_patterns(context, job)
 
 
 @router.get(

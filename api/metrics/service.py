@@ -11,8 +11,15 @@ from typing import Any, Final, cast
 
 import anyio
 import orjson
+from sqlalchemy import select
 from trainmaster.wire.base import Page
-from trainmaster.wire.metrics import MetricKind, MetricName, MetricObjectView
+from trainmaster.wire.metrics import (
+    MetricKind,
+    MetricName,
+    MetricObjectView,
+    MetricSuggestion,
+    MetricSuggestions,
+)
 
 from api.app.graceful_shutdown import GracefulShutdown
 from api.app.unit_of_work import AppContext, UnitOfWork
@@ -31,8 +38,11 @@ from core.db.repositories.metrics.reads import (
     read_chart,
     read_points,
 )
-from core.db.tables import MetricObject, MetricSeries, MetricStream
+from core.db.tables import Attempt, MetricObject, MetricSeries, MetricStream, Replica
 from core.domain.errors import InvalidRequest, NotFound, Unavailable
+from core.domain.jobs.states import JobState
+from core.domain.metrics.points import SYSTEM
+from core.domain.studies.metric_sources import SUGGESTIONS_KEY
 
 # Of one response: series, and buckets of all series together.
 _SERIES_LIMIT: Final = 200
@@ -80,6 +90,21 @@ def list_names(
         items=[MetricName(name=row.name, kind=row.kind) for row in page],
         next_cursor=make_cursor(page[-1].id) if has_more else None,
     )
+
+
+def suggest_patterns(context: AppContext, access: JobAccess) -> MetricSuggestions:
+    """Patterns for lines of the job's log, as the replicas of its last attempt reported them at their end."""
+    with context.read() as work:
+        job = access.load(work.session)
+        has_metrics = find_names(work.session, job.id, SeriesFilter(without_prefix=SYSTEM), limit=1)
+        if has_metrics or not JobState(job.state).is_terminal:
+            return MetricSuggestions()
+        query = select(Replica.progress).join(Attempt, Attempt.id == Replica.attempt_id)
+        query = query.where(Attempt.job_id == job.id, Attempt.number == job.attempt_count)
+        reported = work.session.scalars(query.order_by(Replica.role, Replica.index)).all()
+    # The replicas of a job print the same lines: those of the first are enough.
+    first = next((progress[SUGGESTIONS_KEY] for progress in reported if (progress or {}).get(SUGGESTIONS_KEY)), [])
+    return MetricSuggestions(suggestions=[MetricSuggestion.model_validate(entry) for entry in first])
 
 
 def chart(context: AppContext, accesses: Sequence[JobAccess], query: ChartQuery) -> Plain:

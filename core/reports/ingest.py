@@ -164,6 +164,10 @@ class _ReportIngest:
             counts = metric_sources.parse_sources(item.data["metric_sources"])
             self.progress = before if counts is None else {**before, metric_sources.KEY: counts}
             return
+        if "metric_suggestions" in item.data:  # likewise
+            suggestions = metric_sources.parse_suggestions(item.data["metric_suggestions"])
+            self.progress = {**before, metric_sources.SUGGESTIONS_KEY: suggestions}
+            return
         known: dict[str, Any] = {
             name: _number(item.data, name) for name in ("step", "steps", "epoch", "epochs") if name in item.data
         }

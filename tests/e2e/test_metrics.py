@@ -71,3 +71,50 @@ def test_what_a_script_prints_and_writes_is_on_the_chart(platform: Any, tmp_path
     assert detail.progress["fraction"] == 1.0
     (use,) = job.resources().replicas
     assert use.memory_bytes is not None
+
+
+# What programs of the field print, a line of each; the metric that is read, with its last step and value.
+PRINTED = {
+    "epoch 3 f1 0.15": ("f1", 3, 0.15),
+    "Train Epoch: 2 [640/750 (83%)]\tLoss: 0.250000": ("Loss", 1390, 0.25),
+    "iter 2100: loss 2.4700, time 12.30ms, mfu 1.20%": ("mfu", 2100, 1.2),
+    "INFO:tensorflow:total_loss = 2.95, step = 2101": ("total_loss", 2101, 2.95),
+    "[0]\ttrain-logloss:0.48\teval-auc:0.90": ("eval-auc", 0, 0.9),
+    "[1]\tvalid_0's l2: 0.24": ("valid_0/l2", 1, 0.24),
+    "7:\tlearn: 0.6\ttest: 0.7\tbest: 0.7 (7)\ttotal: 149ms\tremaining: 1.34s": ("learn", 7, 0.6),
+    "epoch     train_loss  valid_loss  accuracy  time    \n3         0.5         0.6         0.7       00:01": (
+        "valid_loss",
+        3,
+        0.6,
+    ),
+    '{"step": 2200, "grad_norm": 0.5}': ("grad_norm", 2200, 0.5),
+    "2026-11-27 10:00:00,123 - INFO - step 2300: val_loss: 0.75": ("val_loss", 2300, 0.75),
+}
+
+
+def test_what_programs_print_anyway_is_on_the_chart(platform: Any, tmp_path: Any) -> None:
+    (tmp_path / "train.py").write_text(f"print({chr(10).join(PRINTED)!r}, flush=True)\n")
+    job = platform.client.run(tmp_path, ["python3", "train.py"], name="printed")
+    assert job.wait(timeout_s=120).state == "succeeded"
+    found = {series.name: (series.last_step, series.last_value) for series in job.metrics(system=False)}
+    assert {name: found.get(name) for name, *_ in PRINTED.values()} == {
+        name: (step, value) for name, step, value in PRINTED.values()
+    }
+    assert not {"time", "Time", "total", "remaining", "best"} & set(found)
+    assert platform.client.suggest_metric_patterns(job.id).suggestions == []
+
+
+def test_a_job_without_metrics_shows_lines_that_look_like_some_and_patterns_that_read_them(
+    platform: Any, tmp_path: Any
+) -> None:
+    (tmp_path / "train.py").write_text("print('result so far: accuracy 0.75 of all')\n")
+    job = platform.client.run(tmp_path, ["python3", "train.py"], name="silent")
+    assert job.wait(timeout_s=120).state == "succeeded"
+    (suggestion,) = platform.client.suggest_metric_patterns(job.id).suggestions
+    assert suggestion.line == "result so far: accuracy 0.75 of all"
+    again = platform.client.run(
+        tmp_path, ["python3", "train.py"], name="named", more={"metric_patterns": [suggestion.pattern]}
+    )
+    assert again.wait(timeout_s=120).state == "succeeded"
+    assert [(series.name, series.last_value) for series in again.metrics(system=False)] == [("accuracy", 0.75)]
+    assert platform.client.suggest_metric_patterns(again.id).suggestions == []

@@ -6,8 +6,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-# Key in a replica's progress; internal.
+# Keys in a replica's progress; internal.
 KEY: Final = "_metric_sources"
+SUGGESTIONS_KEY: Final = "_metric_suggestions"
+
+_SUGGESTIONS: Final = 3
+_SUGGESTION_CHARS: Final = 200
 
 _NAMES: Final = 8
 _NAMES_SHOWN: Final = 3
@@ -84,6 +88,17 @@ def parse_sources(reported: Any) -> dict[str, Any] | None:
             names = [name[:_NAME_CHARS] for name in names if isinstance(name, str)] if isinstance(names, list) else []
             by_source[source] = {"names": names[:_NAMES], **{name: _whole(part.get(name)) for name in _FIELDS}}
     return by_source
+
+
+def parse_suggestions(reported: Any) -> list[dict[str, str]]:
+    """A replica's lines that look like metrics, each with a pattern that reads it; bounded, without malformed ones."""
+    suggestions = []
+    for entry in reported[:_SUGGESTIONS] if isinstance(reported, list) else ():
+        texts = [entry.get(name) for name in ("line", "pattern")] if isinstance(entry, dict) else [None]
+        if all(isinstance(text, str) and text for text in texts):
+            line, pattern = (str(text).replace("\0", "")[:_SUGGESTION_CHARS] for text in texts)
+            suggestions.append({"line": line, "pattern": pattern})
+    return suggestions
 
 
 def _whole(value: Any) -> int:

@@ -163,6 +163,7 @@ class Operations:
     list_metrics = IterMethod(pages.list_metrics, MetricView)
     list_metrics_page = ClientMethod(metrics.list_metrics_page)
     list_metric_names_page = ClientMethod(metrics.list_metric_names_page)
+    suggest_metric_patterns = ClientMethod(metrics.suggest_metric_patterns)
     chart_metrics = ClientMethod(metrics.chart_metrics)
     compare_metrics = ClientMethod(metrics.compare_metrics)
     stream_metrics = IterMethod(streams.stream_metrics, ChartSeries)

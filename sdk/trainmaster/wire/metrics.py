@@ -123,6 +123,19 @@ class MetricName(WireModel):
     kind: MetricKind
 
 
+class MetricSuggestion(WireModel):
+    """A log line that looks like a metric, and the entry of ``metric_patterns`` that reads it."""
+
+    line: str
+    pattern: str
+
+
+class MetricSuggestions(WireModel):
+    """Of a job that has ended without metrics; else empty."""
+
+    suggestions: list[MetricSuggestion] = Field(default_factory=list)
+
+
 class PointColumns(WireModel):
     """Points as columns of the same length."""
 

@@ -248,6 +248,31 @@ def test_source_counts_are_stored_beside_the_progress_and_not_shown(
     assert retained == [{"log": {"names": ["loss"], "name_count": 1, "values": 3, "lines": 7}}]
 
 
+def test_a_job_that_ended_without_metrics_has_suggestions(
+    client: TestClient, job: str, worker: TestClient, set_job: Any
+) -> None:
+    def suggestions() -> list[dict[str, str]]:
+        answer = client.get(f"/api/v1/jobs/{job}/metrics/suggestions")
+        assert answer.status_code == 200, answer.text
+        found: list[dict[str, str]] = answer.json()["suggestions"]
+        return found
+
+    good = {"line": "loss 0.5", "pattern": "loss {loss}"}
+    bad: list[Any] = [{"line": 7, "pattern": "x"}, "x"]
+    for data in (
+        7,
+        [*bad, {**good, "more": 1}],
+    ):
+        report(worker, ("progress", {"metric_suggestions": data}), first=1 if data == 7 else 2)
+    send(worker, series("system/cpu_percent"))
+    assert suggestions() == []  # it may still report metrics
+    assert not any(name.startswith("_") for name in client.get(f"/api/v1/jobs/{job}").json()["progress"])
+    set_job(job, state="succeeded")
+    assert suggestions() == [good]
+    send(worker, series("loss"))
+    assert suggestions() == []
+
+
 def test_nonsense_in_an_item_of_metrics_is_reported_in_the_history_once(
     client: TestClient, job: str, worker: TestClient
 ) -> None:

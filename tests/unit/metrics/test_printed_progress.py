@@ -75,9 +75,9 @@ def test_a_count_within_an_epoch_is_a_part_of_the_whole(lines: list[str], step: 
 
 def test_epochs_alone_tell_how_many_are_done() -> None:
     assert read("Epoch 3/10", "Epoch 3/10 - 12s - loss 0.31", "EPOCH 10 of 10: loss 0.2") == [
-        {"epoch": 2, "epochs": 10}, {"epoch": 3, "epochs": 10}, {"epoch": 10, "epochs": 10},
+        {"epoch": 2, "epochs": 10}, {"epoch": 3, "epochs": 10, "loss": 0.31}, {"epoch": 10, "epochs": 10, "loss": 0.2},
     ]  # fmt: skip
-    assert read("Epoch 0/10, loss 0.9", "Epoch 1/10, loss 0.8")[1] == {"epoch": 2, "epochs": 10}
+    assert read("Epoch 0/10, loss 0.9", "Epoch 1/10, loss 0.8")[1] == {"epoch": 2, "epochs": 10, "loss": 0.8}
 
 
 def test_an_evaluation_in_between_does_not_move_it() -> None:
@@ -124,7 +124,6 @@ def test_a_bar_that_begins_again_has_no_known_end() -> None:
         "Validation DataLoader 0:  50%|█████     | 5/10 [00:00<00:00, 30.0it/s]",
         "Validation step 50/200",
         "Test: [ 10/100]  Acc@1 71.2",
-        "Train Epoch: 1 [7360/60000 (12%)]\tLoss: 0.310000",
         "wrote checkpoints/epoch-3/10/model.pt",
         "https://example.org/epoch/3/10",
         "the step of 2026/11/22",

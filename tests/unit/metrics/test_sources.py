@@ -308,11 +308,11 @@ def test_lines_that_name_a_step_are_read(line: bytes, found: dict[str, float]) -
         (b"Step 20: loss=0.5", {"step": 20, "loss": 0.5}),
         (b"step 20:30 loss=0.5", {}),
         (b"[step 20] loss=0.5", {"step": 20, "loss": 0.5}),
-        (b"Validation epoch 3 loss=0.31", {}),
+        (b"Validation epoch 3 loss=0.31", {"step": 3, "val/loss": 0.31}),
         (b"Epoch 3 begins", {}),
         (b"3 epochs with lr=0.1", {}),
-        (b" 19%|##   | 115/600 [00:12<00:50,  9.60it/s, loss=0.3]", {"step": 115, "steps": 600}),
-        (b"115/600 [====>.......] - ETA: 3s - loss: 0.5", {"step": 115, "steps": 600}),
+        (b" 19%|##   | 115/600 [00:12<00:50,  9.60it/s, loss=0.3]", {"step": 115, "steps": 600, "loss": 0.3}),
+        (b"115/600 [====>.......] - ETA: 3s - loss: 0.5", {"step": 115, "steps": 600, "loss": 0.5}),
     ],
 )
 def test_metrics_beside_other_words_for_how_far_it_is(line: bytes, found: dict[str, float]) -> None:
@@ -323,7 +323,7 @@ def test_metrics_beside_other_words_for_how_far_it_is(line: bytes, found: dict[s
 
 def test_a_line_matches_where_a_metric_came_of_it() -> None:
     collector = Collector(patterns=LinePatterns([]), sources=SourceCounts())
-    collector.note([b"Epoch 1/3", b"Epoch 2/3 score 0.5", b"Epoch 2/3 score=0.5", b"done"])
+    collector.note([b"Epoch 1/3", b"Epoch 2/3 points 0.5", b"Epoch 2/3 score=0.5", b"done"])
     collector.collect(is_last=True)
     reported = collector.sources.summary() if collector.sources else {}
     assert (reported["log"]["lines"], reported["matching"]["lines"]) == (4, 1)

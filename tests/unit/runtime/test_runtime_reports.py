@@ -323,6 +323,9 @@ class Pieces:
         series = [{"name": "loss", "steps": [self.left], "values": [0.5]}]
         return [{"kind": "metrics", "data": {"series": series}}] if self.left >= 0 else []
 
+    def suggestions(self):
+        return []
+
     def close(self):
         self.is_closed = True
 

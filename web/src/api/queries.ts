@@ -250,6 +250,15 @@ const namesQuery = (job: string, system: boolean) =>
     staleTime: 5_000,
   });
 
+/** Log lines that look like metrics, of a job that has ended without metrics. */
+export const metricSuggestionsQuery = (job: string, isEnabled: boolean) =>
+  queryOptions({
+    queryKey: [...keys.jobMetrics(job), "suggestions"],
+    queryFn: () => unwrap(api.GET("/api/v1/jobs/{job}/metrics/suggestions", { params: { path: { job } } })),
+    enabled: isEnabled,
+    select: (found) => found.suggestions ?? [],
+  });
+
 /** Names of scalar metrics. */
 export const metricNamesQuery = (job: string, system: boolean) =>
   queryOptions({

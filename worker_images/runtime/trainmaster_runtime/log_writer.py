@@ -144,7 +144,8 @@ class LineSplitter:
     """Turns the bytes of one process into lines.
 
     A line ends with a newline. A carriage return redraws: the drawn text becomes a line at most twice a second, and
-    what stands there when the newline comes is always kept. Lines over 64 KiB are split, never inside a UTF-8
+    what stands there when the newline comes is always kept. So is what is drawn first behind a line that was printed
+    over a bar: the bar shows the step that the line belongs to. Lines over 64 KiB are split, never inside a UTF-8
     character.
     """
 
@@ -152,6 +153,7 @@ class LineSplitter:
         self._prefix = prefix
         self._partial_line = b""
         self._is_shown = False
+        self._is_behind_line = False  # that was printed over a bar
         self._drawn_at = -_REDRAW_S
 
     def feed(self, data: bytes, now: float) -> list[bytes]:
@@ -198,16 +200,18 @@ class LineSplitter:
             pieces = text.split(b"\r")
             text = pieces.pop()
             self._redraw(pieces, now, lines)
+            self._is_behind_line = any(map(bytes.strip, pieces)) and bool(text)
             if not text:
                 # "100%\r\n" after redraws: what was drawn last is the line.
                 text = next((piece for piece in reversed(pieces) if piece), b"")
         self._emit(text, lines)
 
     def _redraw(self, pieces: list[bytes], now: float, lines: list[bytes]) -> None:
-        drawn = [piece for piece in pieces if piece]
-        if drawn and now - self._drawn_at >= _REDRAW_S:
+        drawn = [piece for piece in pieces if piece.strip()]
+        if drawn and (now - self._drawn_at >= _REDRAW_S or self._is_behind_line):
             self._drawn_at = now
-            self._emit(drawn[-1], lines)
+            self._emit(drawn[0 if self._is_behind_line else -1], lines)
+            self._is_behind_line = False
 
     def _emit(self, text: bytes, lines: list[bytes]) -> None:
         while len(text) > MAX_LINE_BYTES:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from json import dumps
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,7 +12,7 @@ from trainmaster.cli.terminal.output import without_escapes
 from trainmaster.sizes import format_size
 
 if TYPE_CHECKING:
-    from trainmaster.wire.metrics import ChartSeries, MetricView, ReplicaUse
+    from trainmaster.wire.metrics import ChartSeries, MetricSuggestion, MetricView, ReplicaUse
 
 _PANEL = "Jobs"
 
@@ -54,8 +55,10 @@ def show_metrics(
         metrics = list(client.list_metrics(job, attempt=attempt, role=role, index=index, system=system))
         if json:
             output.print_json(metrics)
-        else:
-            _print_list(metrics)
+            return
+        _print_list(metrics)
+        if not metrics:
+            _print_suggestions(client.suggest_metric_patterns(job).suggestions)
 
 
 def show_resources(
@@ -108,6 +111,18 @@ def _print_list(metrics: list[MetricView]) -> None:
     ]
     columns = ["METRIC", "REPLICA", "ATTEMPT", "NEWEST", "STEP", "LOWEST", "HIGHEST", "POINTS"]
     output.print_table(columns, rows, empty="No metrics yet.")
+
+
+def _print_suggestions(suggestions: list[MetricSuggestion]) -> None:
+    if not suggestions:
+        return
+    output.note("These lines of its log look like metrics:")
+    for suggestion in suggestions:
+        output.note(f"  {without_escapes(suggestion.line)}")
+    output.note("Add patterns to the spec, and submit the job again:")
+    output.note("  metric_patterns:")
+    for suggestion in suggestions:
+        output.note(f"    - {dumps(without_escapes(suggestion.pattern), ensure_ascii=False)}")
 
 
 def _print_points(series: ChartSeries) -> None:

@@ -7,7 +7,14 @@ from collections.abc import Sequence
 from trainmaster.client.calls.build import params, path, typed
 from trainmaster.client.steps import Call, HttpRequest
 from trainmaster.wire.base import Page
-from trainmaster.wire.metrics import MetricName, MetricObjectView, MetricsChart, MetricView, ResourceSummary
+from trainmaster.wire.metrics import (
+    MetricName,
+    MetricObjectView,
+    MetricsChart,
+    MetricSuggestions,
+    MetricView,
+    ResourceSummary,
+)
 
 
 def list_metrics_page(
@@ -51,6 +58,12 @@ def list_metric_names_page(
     query = params(prefix=prefix, kind=kind, system=system, limit=limit, cursor=cursor)
     where = path("/jobs/{job}/metrics/names", job=job)
     return typed(Page[MetricName], "list_metric_names", "GET", where, query=query)
+
+
+def suggest_metric_patterns(job: str) -> Call[MetricSuggestions]:
+    """Log lines that look like metrics, with patterns that read them: of a job that has ended without metrics."""
+    where = path("/jobs/{job}/metrics/suggestions", job=job)
+    return typed(MetricSuggestions, "suggest_metric_patterns", "GET", where)
 
 
 def chart_metrics(

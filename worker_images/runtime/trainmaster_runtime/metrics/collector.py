@@ -36,6 +36,7 @@ SAMPLE_S = 10.0  # a report with a sample is as good as a heartbeat, and comes a
 _FIRST_SAMPLE_S = 2.5
 _EVENTS_S = 0.5
 _LINES = 2_000  # that wait to be looked at; of a flood the newest count
+_BAR_S = 0.5  # so often the numbers of a bar become points; its end always does
 _ITEM_POINTS = 5_000
 _FAILURES = 10  # of one source in a row, until it is looked at no more
 _SYSTEM = "system/"
@@ -192,6 +193,9 @@ class Collector:
         if sampler is not None:
             sampler.sample(self._started_at)  # what rates are counted from
         self._unnumbered = 0
+        self._has_printed = False
+        self._bar_at = 0.0
+        self._last_points: Dict[str, Tuple[int, float]] = {}  # of printed lines, by name
         self._names: Set[str] = set()  # that files tell
         self.reports_metrics = False  # the script reports metrics itself
         self.reports_step = False  # and how far it is
@@ -212,7 +216,7 @@ class Collector:
         now = clock.monotonic()
         columns, printed = SeriesBuffer(), SeriesBuffer()
         progress: Dict[str, float] = {}
-        self._guarded("printed lines", lambda: self._take_lines(columns, printed, progress))
+        self._guarded("printed lines", lambda: self._take_lines(columns, printed, progress, is_last=is_last))
         self._guarded("hypertune's file", lambda: self._take_hypertune(columns))
         if is_last or now >= self._events_at:
             self._events_at = now + _EVENTS_S
@@ -225,6 +229,12 @@ class Collector:
         if progress:
             items.append({"kind": "progress", "data": dict(progress)})
         return items
+
+    def suggestions(self) -> List[Dict[str, str]]:
+        """Patterns for lines that look like metrics, where the script reported no metric at all."""
+        if self._patterns is None or self.reports_metrics or self._names or self._has_printed:
+            return []
+        return [{"line": line, "pattern": pattern} for line, pattern in self._patterns.suggestions.items()]
 
     def close(self) -> None:
         if self._sampler is not None:
@@ -265,39 +275,61 @@ class Collector:
         for name, value in self._sampler.sample(now).items():
             columns.add(_SYSTEM + name, step, time_s, value)
 
-    def _take_lines(self, columns: SeriesBuffer, printed: SeriesBuffer, progress: Dict[str, float]) -> None:
+    def _take_lines(
+        self, columns: SeriesBuffer, printed: SeriesBuffer, progress: Dict[str, float], *, is_last: bool
+    ) -> None:
         patterns = self._patterns
         if patterns is None:
             return
+        time_s = clock.now()
         for _ in range(_LINES):
             try:
                 time_s, line = self._lines.popleft()
             except IndexError:
+                break
+            self._take_values(patterns.find(line), time_s, columns, printed, progress)
+        if is_last and not self._lines:
+            self._take_values(patterns.finish(), time_s, columns, printed, progress)
+
+    def _take_values(
+        self,
+        values: Dict[str, float],
+        time_s: float,
+        columns: SeriesBuffer,
+        printed: SeriesBuffer,
+        progress: Dict[str, float],
+    ) -> None:
+        """The numbers of one line."""
+        patterns = self._patterns
+        if patterns is None or not values:
+            return
+        progress_values = {name: int(values[name]) for name in PROGRESS if name in values and abs(values[name]) < 2**53}
+        if patterns.has_own or not self.reports_step:
+            progress.update(progress_values)
+        if "step" in progress_values:
+            step = progress_values["step"]
+        elif "epoch" in progress_values:
+            step = progress_values["epoch"]
+        else:
+            step = self._unnumbered
+            self._unnumbered += 1
+        metrics = {name: value for name, value in values.items() if name not in PROGRESS}
+        self._has_printed |= bool(metrics)
+        if metrics and self.sources is not None:
+            self.sources.count("matching", "lines")
+        if patterns.is_bar:
+            if abs(time_s - self._bar_at) < _BAR_S:
                 return
-            values = patterns.find(line)
-            if self.sources is not None and any(name not in PROGRESS for name in values):
-                self.sources.count("matching", "lines")
-            progress_values = {
-                name: int(values[name]) for name in PROGRESS if name in values and abs(values[name]) < 2**53
-            }
-            if patterns.has_own or not self.reports_step:
-                progress.update(progress_values)
-            if "step" in progress_values:
-                step = progress_values["step"]
-            elif "epoch" in progress_values:
-                step = progress_values["epoch"]
-            else:
-                step = self._unnumbered
-                self._unnumbered += 1 if values else 0
-            for name, value in values.items():
-                # A metric that the script reports itself counts once.
-                if name in PROGRESS:
-                    continue
-                self._count_value("log", name)
-                if patterns.has_own:
-                    columns.add(name, step, time_s, value)
-                elif not (self.reports_metrics or name in self._names):
-                    printed.add(name, step, time_s, value)  # MLflow may report it too, which only the platform knows
+            self._bar_at = time_s
+        for name, value in metrics.items():
+            self._count_value("log", name)
+            if patterns.has_own:
+                columns.add(name, step, time_s, value)
+            elif not (self.reports_metrics or name in self._names) and self._last_points.get(name) != (step, value):
+                # A metric that the script reports itself counts once; and MLflow may report it, which only the
+                # platform knows. Processes that share an output print the same line several times.
+                self._last_points[name] = (step, value)
+                printed.add(name, step, time_s, value)
 
     def _take_events(self, columns: SeriesBuffer, now: float, *, is_last: bool) -> None:
         if self._events is None:

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from trainmaster_runtime.log_writer import JobLog
     from trainmaster_runtime.order import RuntimeOrder
     from trainmaster_runtime.prepare import PreparedReplica
+    from trainmaster_runtime.record import StatusWriter
     from trainmaster_runtime.replica.local_processes import LocalProcesses
-    from trainmaster_runtime.replica.status_writer import StatusWriter
     from trainmaster_runtime.replica.termination import Termination
     from trainmaster_runtime.replica.worlds import WorldChanges
 

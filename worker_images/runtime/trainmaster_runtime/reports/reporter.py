@@ -95,9 +95,16 @@ class MetricFeed:
             self.collector = None
 
     def _report_sources(self, collector: Collector) -> None:
-        """At the end, report the counts of each metric source. An API of an older version ignores this progress."""
+        """At the end, report the counts of each metric source, and patterns for lines that look like metrics.
+
+        An API of an older version ignores this progress.
+        """
         if collector.sources is not None:
             data = {"metric_sources": collector.sources.summary()}
+            self._queue.add({"at": clock.stamp(clock.now()), "kind": "progress", "data": data})
+        suggestions = collector.suggestions()
+        if suggestions:
+            data = {"metric_suggestions": suggestions}
             self._queue.add({"at": clock.stamp(clock.now()), "kind": "progress", "data": data})
 
 

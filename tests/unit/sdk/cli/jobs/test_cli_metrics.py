@@ -23,6 +23,18 @@ def test_the_newest_of_each_metric_is_a_line(cli: Invoke, server: Any, page: Any
     assert json.loads(cli("metrics", "mnist", "--json").stdout)[0]["last_value"] == "NaN"
 
 
+def test_without_metrics_lines_that_look_like_some_are_shown_with_patterns(cli: Invoke, server: Any, page: Any) -> None:
+    server.on("GET", "/jobs/mnist/metrics", page())
+    found = {"suggestions": [{"line": 'the "loss" 0.5\x1b[2J', "pattern": 'the "loss" {loss}'}]}
+    server.on("GET", "/jobs/mnist/metrics/suggestions", httpx.Response(200, json=found))
+    done = cli("metrics", "mnist")
+    assert "No metrics yet." in done.output
+    assert 'the "loss" 0.5' in done.stderr
+    assert "\x1b" not in done.stderr
+    assert '    - "the \\"loss\\" {loss}"' in done.stderr.splitlines()
+    assert json.loads(cli("metrics", "mnist", "--json").stdout) == []
+
+
 def test_a_names_points_or_runs_of_points_are_shown(cli: Invoke, server: Any) -> None:
     points = {"steps": [1, 2], "times_s": [1.0, 2.0], "values": [0.5, "Infinity"]}
     runs = {

@@ -3,7 +3,7 @@ import { getRouteApi } from "@tanstack/react-router";
 import { ChartLine, ExternalLink } from "lucide-react";
 import { useCallback, useState } from "react";
 import { api, unwrap } from "~/api/client";
-import { metricNamesQuery, objectSeriesQuery } from "~/api/queries";
+import { metricNamesQuery, metricSuggestionsQuery, objectSeriesQuery } from "~/api/queries";
 import type { ChartSeries } from "~/api/types";
 import { type ChartOptions, ChartOptionsControls, MetricCard } from "~/components/charts/metricCard";
 import { Skeleton, Empty, Failure } from "~/components/parts";
@@ -55,6 +55,7 @@ export function Metrics() {
               Metrics are collected from TensorBoard files, MLflow, log lines such as <code>loss=0.31 step=20</code>,
               and the training library.
             </p>
+            {text === "" && <Suggestions job={job} />}
           </Empty>
         </div>
       ) : (
@@ -66,6 +67,23 @@ export function Metrics() {
       )}
       <Objects job={job} text={text} />
     </div>
+  );
+}
+
+/** Lines of the log that look like metrics, and the part of the spec that reads them. */
+function Suggestions({ job }: { job: string }) {
+  const { data: suggestions } = useQuery(metricSuggestionsQuery(job, true));
+  if (suggestions === undefined || suggestions.length === 0) return null;
+  const patterns = suggestions.map(({ pattern }) => `  - ${JSON.stringify(pattern)}\n`).join("");
+  return (
+    <>
+      <p>These lines of the log look like metrics:</p>
+      <pre className="code" aria-label="Lines that look like metrics">
+        {suggestions.map(({ line }) => `${line}\n`).join("")}
+      </pre>
+      <p>Add patterns to the spec, and submit the job again:</p>
+      <pre className="code" aria-label="Patterns">{`metric_patterns:\n${patterns}`}</pre>
+    </>
   );
 }
 
