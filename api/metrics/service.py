@@ -103,7 +103,8 @@ def suggest_patterns(context: AppContext, access: JobAccess) -> MetricSuggestion
         query = query.where(Attempt.job_id == job.id, Attempt.number == job.attempt_count)
         reported = work.session.scalars(query.order_by(Replica.role, Replica.index)).all()
     # The replicas of a job print the same lines: those of the first are enough.
-    first = next((progress[SUGGESTIONS_KEY] for progress in reported if (progress or {}).get(SUGGESTIONS_KEY)), [])
+    found = ((progress or {}).get(SUGGESTIONS_KEY) for progress in reported)
+    first: list[Any] = next((entries for entries in found if entries), [])
     return MetricSuggestions(suggestions=[MetricSuggestion.model_validate(entry) for entry in first])
 
 

@@ -163,7 +163,7 @@ function useChoices(text: string): { choices: Choice[]; isSearching: boolean } {
   const commands = [submit, ...pages, ...(needle ? themes : [])].filter((choice) =>
     choice.searchText.toLowerCase().includes(needle),
   );
-  // Until the answer to this search is there, only those of the last answer that match by name: Enter opens no other job.
+  // Until the answer to this search is there, only jobs of the last answer that match by name: Enter opens no other.
   const found = (data?.items ?? []).filter((job) => !isPlaceholderData || job.name.toLowerCase().includes(needle));
   const jobs = found.map((job) => ({
     key: job.id,

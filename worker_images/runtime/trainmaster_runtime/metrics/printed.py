@@ -100,9 +100,9 @@ _LEADING = re.compile(
     _QUALIFIERS + r"|set|results?|final|metrics|stats|averaged|on|the|of|end|epoch|summary|performance", re.IGNORECASE
 )
 _NO_METRIC = re.compile(
-    r"^(?:eta|date|(?:data_|iter_|batch_)?time|ts|timestamp|version|v|v_num|port|pid|seed|rank|world_size|gpus?|devices?|line|size|max_?mem|mem"
-    r"|memory|gpu_?mem|elapsed|remaining|id|node|data|host|instances|images|dur|duration|year|python|cuda|.{0,40}"
-    r"(?:_size|_version|_id|_port|_seed|_mem|_bytes))$",
+    r"^(?:eta|date|(?:data_|iter_|batch_)?time|ts|timestamp|version|v|v_num|port|pid|seed|rank|world_size|gpus?|host"
+    r"|devices?|size|max_?mem|mem|memory|gpu_?mem|elapsed|remaining|id|node|data|instances|images|dur|duration|year"
+    r"|line|cuda|python|.{0,40}(?:_size|_version|_id|_port|_seed|_mem|_bytes))$",
     re.IGNORECASE,
 )
 _STEPS = frozenset(("step", "global_step", "iteration", "iter", "num_updates"))

@@ -11,14 +11,14 @@ from trainmaster_runtime.log_writer import JobLog
 from trainmaster_runtime.prepare import OUTPUT, NotStarted, PreparedReplica, mark_end, prepare
 from trainmaster_runtime.process import exits, tree
 from trainmaster_runtime.process.exits import ReplicaEnd
-from trainmaster_runtime.record import StatusWriter, StopRequest, read_text, write_copy
+from trainmaster_runtime.record import StopRequest, read_text, write_copy
 from trainmaster_runtime.replica import hang_watchdog, world_transitions
 from trainmaster_runtime.replica.limits import Limits
 from trainmaster_runtime.replica.local_process import UNKNOWN_CODE
 from trainmaster_runtime.replica.local_processes import LocalProcesses
 from trainmaster_runtime.replica.outputs import Outputs
 from trainmaster_runtime.replica.termination import Termination
-from trainmaster_runtime.replica.world_transitions import WorldTransitions
+from trainmaster_runtime.replica.world_transitions import StatusWriter, WorldTransitions
 from trainmaster_runtime.replica.worlds import WorldChanges
 
 TYPE_CHECKING = False

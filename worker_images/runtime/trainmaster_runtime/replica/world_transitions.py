@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from trainmaster_runtime.log_writer import JobLog
     from trainmaster_runtime.order import RuntimeOrder
     from trainmaster_runtime.prepare import PreparedReplica
-    from trainmaster_runtime.record import StatusWriter
+    from trainmaster_runtime.record import StateFolder
     from trainmaster_runtime.replica.local_processes import LocalProcesses
     from trainmaster_runtime.replica.termination import Termination
     from trainmaster_runtime.replica.worlds import WorldChanges
@@ -132,3 +132,27 @@ class WorldTransitions:
         self._status.facts.update(pid=processes.pids[0], pids=processes.pids)
         self._status.set_running()
         sidecars.serve_rendezvous(programs[0].env, self._log)
+
+
+class StatusWriter:
+    """Writes the replica's phase, detail and facts as they change. ``worlds``: of an elastic gang."""
+
+    def __init__(self, state: StateFolder) -> None:
+        self._state = state
+        self._started_at = ""
+        self.facts: dict[str, Any] = {}
+        self.worlds: WorldChanges | None = None
+
+    def set_pending(self, detail: str, facts: dict[str, Any] | None = None) -> None:
+        self._state.write_status(phase="pending", detail=detail, **({} if facts is None else {"facts": facts}))
+
+    def set_running(self, detail: str = "") -> None:
+        """Its processes run; one that joins an elastic gang waits for its world still."""
+        if self.worlds is not None:
+            self.facts.update(self.worlds.facts())
+            self.worlds.show()
+            if self.worlds.is_joining:
+                self.set_pending("Waiting for its place in the gang.", self.facts)
+                return
+        self._started_at = self._started_at or clock.stamp(clock.now())
+        self._state.write_status(phase="running", detail=detail, started_at=self._started_at, facts=self.facts)

@@ -104,8 +104,8 @@ class MetricFeed:
             self._queue.add({"at": clock.stamp(clock.now()), "kind": "progress", "data": data})
         suggestions = collector.suggestions()
         if suggestions:
-            data = {"metric_suggestions": suggestions}
-            self._queue.add({"at": clock.stamp(clock.now()), "kind": "progress", "data": data})
+            found = {"metric_suggestions": suggestions}
+            self._queue.add({"at": clock.stamp(clock.now()), "kind": "progress", "data": found})
 
 
 def _reported_names(item: dict[str, Any]) -> list[str]:
