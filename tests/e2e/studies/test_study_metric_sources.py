@@ -48,7 +48,7 @@ for step, value in curve:
 NONE = """
 for step, value in curve:
     print(f"step={step} loss={value}")
-print("score=0.5")
+print("the result: 0.5")
 """
 
 UNREPORTED = (
