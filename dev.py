@@ -27,7 +27,7 @@ WHEELS = "trainmaster/wheels"
 EXTRAS = ("train", "test", "lint")
 # Name to tag, context and options; in the order in which they stand on each other.
 IMAGES: dict[str, tuple[str, str, tuple[str, ...]]] = {
-    "runtime": ("trainmaster/runtime", "worker_images/runtime", ()),
+    "runtime": ("trainmaster/runtime", "worker_images", ()),
     "base": ("trainmaster/base", "worker_images", ()),
     "torch": ("trainmaster/torch:cpu", "worker_images", ()),
     "torch-cuda": ("trainmaster/torch:cuda", "worker_images", ("--build-arg", "DEVICE=cuda")),
@@ -156,7 +156,8 @@ def need(*extras: str, force: bool = False) -> int:
                 "Python's venv module is missing; install it (Debian and Ubuntu: apt-get install python3-venv)."
             )
     pip = [str(PYTHON), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
-    locks = [argument for name in ("platform", *chosen) for argument in ("-r", str(LOCKS / f"{name}.lock"))]
+    names = ("platform", "tensorboard", *chosen)
+    locks = [argument for name in names for argument in ("-r", str(LOCKS / f"{name}.lock"))]
     own = [argument for package in PACKAGES for argument in ("-e", f"./{package}")]
     more = f" and what is needed to {', '.join(chosen)}" if chosen else ""
     steps = [(f"the platform's requirements{more}", [*pip, "--require-hashes", "--no-deps", *locks])]

@@ -6,6 +6,7 @@ Commands use ``python``, the platform's own, with its installed packages.
 
 from __future__ import annotations
 
+import os
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -34,9 +35,32 @@ def missing_pages(build: Path = WEB_BUILD) -> str | None:
 RUNTIME: Final = "trainmaster_runtime"
 SERVING: Final = "trainmaster_serving"
 AUTOML: Final = "trainmaster_automl"
+TRAIN: Final = "trainmaster_train"
 CHECKOUT: Path = Path(__file__).parents[1] / "worker_images"
 # The folder of each package below CHECKOUT, which is a distribution of its own.
 _DISTRIBUTIONS: Final = {RUNTIME: "runtime", SERVING: "serving", AUTOML: "serving"}
+
+
+def library_folder(links: Path) -> Path | None:
+    """A folder with the training library and nothing else, for the path of jobs; ``None`` if it is missing.
+
+    Args:
+        links: where a link to an installed library is made: its own folder has the platform's other packages.
+    """
+    folder = CHECKOUT / "train"
+    if (folder / TRAIN).is_dir():
+        return folder
+    found = find_spec(TRAIN)
+    if found is None or found.origin is None:
+        return None
+    links.mkdir(mode=0o700, parents=True, exist_ok=True)
+    link, package = links / TRAIN, Path(found.origin).parent
+    if not link.is_symlink() or link.readlink() != package:
+        new = links / f".{TRAIN}.{os.getpid()}"
+        new.unlink(missing_ok=True)
+        new.symlink_to(package)
+        new.replace(link)
+    return links
 
 
 class PackageMissing(InvalidRequest):

@@ -12,13 +12,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 
 from core.domain.errors import ExecutorError
 from core.domain.ids import AttemptId, JobId
 from core.domain.jobs.exits import ExitCause as ExitCause  # noqa: PLC0414 (part of this port, defined by meaning)
 from core.domain.jobs.layout import Layout
 from core.domain.sharing.resources import Amounts, ResourceRequest
+
+# Where containers have the folder of their project's layers (trainmaster_runtime.environment), a mount of the order.
+ENVIRONMENTS: Final = "/trainmaster/environments"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +113,8 @@ class ReplicaOrder:
     project: str = ""  # the project's name
     database_id: str = ""  # of the database that knows the attempt; drivers mark what they make with it
     code_digest: str | None = None
+    # The Python of the command, as the spec's `environment` writes it; empty: the one on the path.
+    environment: Mapping[str, Any] = field(default_factory=dict)
     code_path: str | None = None  # the archive (.tar.gz) as a file that the driver can read
     mounts: tuple[MountOrder, ...] = ()  # /data/data and /data/output among them
     files: Mapping[str, str] = field(default_factory=dict)  # path -> content, written before the start (MPI's hostfile)

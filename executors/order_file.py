@@ -42,6 +42,7 @@ def order_fields(
         "env": dict(order.env if env is None else env),
         "process_env": [dict(extra) for extra in order.process_env],
         "files": dict(order.files),
+        "environment": dict(order.environment),
         "code_path": order.code_path,
         "code_digest": order.code_digest,
         "mounts": [{"source": m.source, "target": m.target, "read_only": m.read_only} for m in order.mounts],

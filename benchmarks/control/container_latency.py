@@ -91,8 +91,9 @@ def main() -> None:
 
 def build_runtime() -> str:
     name = "trainmaster/runtime:bench"
-    folder = str(ROOT / "worker_images" / "runtime")
-    subprocess.run(["docker", "build", "-q", "--network", "host", "-t", name, folder], check=True, capture_output=True)
+    images = ROOT / "worker_images"
+    build = ["docker", "build", "-q", "--network", "host", "-t", name, "-f", str(images / "runtime" / "Dockerfile")]
+    subprocess.run([*build, str(images)], check=True, capture_output=True)
     return name
 
 

@@ -23,13 +23,13 @@ from core import file_locks
 from core.domain.errors import AttemptRemoved, ExecutorTryAgain
 from core.domain.ids import AttemptId
 from core.domain.jobs.layout import PORTS_PER_REPLICA, Layout, Ports
-from core.worker_packages import RUNTIME, demand_package
+from core.worker_packages import RUNTIME, demand_package, library_folder
 from executors.base import Gpu, NodeInfo, Observation, ReplicaKey, ReplicaOrder, newest_generations
 from executors.node_resources import with_memory_limit
 from executors.order_file import world_fields
 from executors.process import machine, procfs
 from executors.process.folder_watcher import FolderWatcher
-from executors.process.launcher import RuntimeLauncher
+from executors.process.launcher import RuntimeLauncher, build_settings
 from executors.process.machine import GpuCache
 from executors.process.ports import PortBook, PortRange
 from executors.process.state import ReplicaFolder, check_order, mark_of, read_replica, render_order, state_name
@@ -144,7 +144,14 @@ class ProcessExecutor:
         warm_starts = None
         if warm is not None and warm.parents > 0:
             warm_starts = WarmStarts(self._run_dir / "warm", warm, python=python, runtime=runtime)
-        self._launcher = RuntimeLauncher(runtime, python, extra_path=extra_path, warm=warm_starts)
+        self._launcher = RuntimeLauncher(
+            runtime,
+            python,
+            extra_path=extra_path,
+            homes=self._run_dir / "homes",
+            library=library_folder(self._run_dir / "library"),
+            warm=warm_starts,
+        )
         self._api_file = self._run_dir / "api.json"
         if api_url is not None:
             # One file for all replicas: orders are written once, and running jobs outlive the platform's address.
@@ -300,6 +307,8 @@ class ProcessExecutor:
         try:
             if order.token is not None:
                 state.write_text("token", order.token)
+            home = self._launcher.home(order)
+            _make_private(home)
             content = render_order(
                 order,
                 boot_id=procfs.boot_id(),
@@ -309,6 +318,9 @@ class ProcessExecutor:
                 view=self._view,
                 use_cgroups=self._use_cgroups,
                 api_file=str(self._api_file),
+                home=str(home),
+                library=self._launcher.library,
+                build_settings=build_settings(self._run_dir / "environments") if order.environment else {},
                 log_limit_bytes=self._log_limit_bytes,
             )
             state.write_text("order.json", json.dumps(content))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from core.domain.errors import ExecutorTryAgain
 from executors.base import ReplicaOrder
@@ -15,8 +16,8 @@ from executors.process.warm import WarmStarts
 
 # What a job gets of the control plane's environment; its secrets and settings are not among it.
 PASSED_ENV: Final = (
-    *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR"),
-    *("LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE"),
+    *("PATH", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR"),
+    *("LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "CONDA_EXE", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE"),
     *("http_proxy", "https_proxy", "no_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY"),
 )
 _DEFAULT_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -24,25 +25,52 @@ _CLAIM_S: Final = 20.0  # for the runtime to take the order: 50 ms on an idle ma
 _NOT_CLAIMED: Final = 75  # trainmaster_runtime.main.NOT_CLAIMED
 
 
-class RuntimeLauncher:
-    """``runtime``: its folder; ``python`` runs it; ``extra_path``: in front of the jobs' PATH."""
+# By which pip and uv find the machine's package index; only for building environments, as they may hold a password.
+_INDEX_PREFIXES: Final = ("PIP_", "UV_")
 
-    def __init__(self, runtime: Path, python: str, *, extra_path: str, warm: WarmStarts | None) -> None:
+
+def build_settings(environments: Path) -> dict[str, Any]:
+    """Fields of an order's ``environment`` with requirements: the folder of all layers, uv, and the index."""
+    settings = {name: value for name, value in os.environ.items() if name.startswith(_INDEX_PREFIXES)}
+    return {"store": str(environments), "uv": _find_uv(), "settings": settings}
+
+
+def _find_uv() -> str | None:
+    try:
+        import uv
+
+        return str(uv.find_uv_bin())
+    except (ImportError, FileNotFoundError):  # then the base's pip installs
+        return shutil.which("uv")
+
+
+class RuntimeLauncher:
+    """``runtime``: its folder; ``python`` runs it; ``extra_path``: in front of the jobs' PATH; ``homes``: the folder of
+    the projects' homes; ``library``: a folder with the training library alone, if it is installed.
+    """
+
+    def __init__(
+        self, runtime: Path, python: str, *, extra_path: str, homes: Path, library: Path | None, warm: WarmStarts | None
+    ) -> None:
         self._runtime = runtime
         self._python = python
         self._extra_path = extra_path
+        self._homes = homes
+        self.library = library
         self._warm = warm
 
     def needed_paths(self) -> list[str]:
-        """The Python, all of its environment (<prefix>/bin/python), and the runtime with its hook."""
-        return [os.path.realpath(self._python), self._python, str(Path(self._python).parents[1]), str(self._runtime)]
+        """The Python, all of its environment (<prefix>/bin/python), the runtime with its hook, and the library."""
+        library = [] if self.library is None else [str(self.library)]
+        prefix = Path(self._python).parents[1]
+        return [os.path.realpath(self._python), self._python, str(prefix), str(self._runtime), *library]
 
     def start(self, folder: Path, order: ReplicaOrder, lock: int) -> bool:
         """Start the runtime; it gets the lock and goes on when this process dies.
 
         ``False``: another process runs the order, or its attempt was removed. Raises ``ExecutorTryAgain``.
         """
-        environment = self._environment()
+        environment = self._environment(order)
         pool = None if self._warm is None else self._warm.pool(order, environment)
         code = None
         if self._warm is not None and pool is not None:
@@ -82,8 +110,15 @@ class RuntimeLauncher:
                 ) from error
         return done.returncode
 
-    def _environment(self) -> Mapping[str, str]:
+    def home(self, order: ReplicaOrder) -> Path:
+        """The home of all jobs of the order's project. It is never the platform's own, where keys and passwords lie;
+        downloads of models and data stay in it from job to job.
+        """
+        return self._homes / (order.project or "none")
+
+    def _environment(self, order: ReplicaOrder) -> Mapping[str, str]:
         env = {name: os.environ[name] for name in PASSED_ENV if name in os.environ}
+        env["HOME"] = str(self.home(order))
         path = env.get("PATH", _DEFAULT_PATH)
         env["PATH"] = f"{self._extra_path}:{path}" if self._extra_path else path
         # NVML counts devices in this order.

@@ -13,7 +13,7 @@ from typing import Any, Final
 from core import file_locks
 from core.domain.errors import ExecutorRefused
 from core.domain.ids import AttemptId, JobId
-from executors.base import ExitCause, Observation, Phase, ReplicaExit, ReplicaKey, ReplicaOrder
+from executors.base import ENVIRONMENTS, ExitCause, Observation, Phase, ReplicaExit, ReplicaKey, ReplicaOrder
 from executors.order_file import order_fields
 from executors.process import procfs
 
@@ -38,12 +38,29 @@ def render_order(
     view: str,
     use_cgroups: bool,
     api_file: str,
+    home: str,
+    library: Path | None,
+    build_settings: Mapping[str, Any],
     log_limit_bytes: int = 0,
 ) -> dict[str, Any]:
-    """The order file. The token that the runtime reports with is a file of its own."""
+    """The order file. The token that the runtime reports with is a file of its own.
+
+    Args:
+        home: the job's, shown at the same place.
+        library: a folder with the training library alone.
+        build_settings: fields of an environment with requirements.
+    """
+    fields = order_fields(order, view=view, command=order.command or (), log_limit_bytes=log_limit_bytes)
+    fields["mounts"] = [
+        *(mount for mount in fields["mounts"] if mount["target"] != ENVIRONMENTS),  # the machine has its own
+        {"source": home, "target": home, "read_only": False},
+    ]
+    if fields["environment"].get("requirements"):
+        fields["environment"] |= build_settings
     return {
-        **order_fields(order, view=view, command=order.command or (), log_limit_bytes=log_limit_bytes),
+        **fields,
         "api_file": api_file,
+        "library": None if library is None else str(library),
         "use_cgroups": use_cgroups,
         "boot_id": boot_id,
         "tombstone": tombstone,

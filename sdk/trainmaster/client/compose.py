@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias, TypedDict
@@ -13,6 +15,7 @@ from trainmaster.client.steps import Flow, RunBlocking
 from trainmaster.errors import FieldMistake, InvalidSpec, LocalFileProblem
 from trainmaster.packing import PackedFolder, pack_folder
 from trainmaster.spec import JobSpec, SpecError, SpecMistake, read_spec_text
+from trainmaster.spec.fields import requirement_lines
 from trainmaster.wire.jobs import JobDetail
 
 SpecSource: TypeAlias = JobSpec | Mapping[str, Any] | str | Path
@@ -54,6 +57,53 @@ def field_mistakes(mistakes: Iterable[SpecMistake]) -> list[FieldMistake]:
     return [FieldMistake(mistake.path, mistake.message, mistake.hint) for mistake in mistakes]
 
 
+def environment_of(
+    *,
+    python: str | None = None,
+    venv: Path | str | None = None,
+    conda: str | None = None,
+    requirements: Path | str | None = None,
+) -> dict[str, Any]:
+    """The spec's ``environment``: names and relative paths are looked up here, the requirements file is read.
+
+    Raises:
+        LocalFileProblem: no such program on the path, or the file cannot be read.
+    """
+    environment: dict[str, Any] = {}
+    if python is not None:
+        found = shutil.which(python) if "/" not in python else str(Path(python).expanduser().absolute())
+        if found is None:
+            raise LocalFileProblem(f"There is no program {python} on the PATH here; write its absolute path.")
+        environment["python"] = os.path.normpath(found)
+    if venv is not None:
+        environment["venv"] = os.path.normpath(Path(venv).expanduser().absolute())
+    if conda is not None:
+        environment["conda"] = conda
+    if requirements is not None:
+        environment["requirements"] = read_requirements(Path(requirements))
+        if not environment["requirements"]:
+            raise LocalFileProblem(f"The requirements file {requirements} has no requirements.")
+    return environment
+
+
+def read_requirements(file: Path, above: tuple[Path, ...] = ()) -> list[str]:
+    """The lines of a requirements file, with those of the files that it includes by ``-r``.
+
+    Raises:
+        LocalFileProblem: a file cannot be read, or includes itself.
+    """
+    if file.resolve() in above:
+        raise LocalFileProblem(f"The requirements file {file} includes itself by -r.")
+    lines: list[str] = []
+    for line in requirement_lines(read_spec_file(file, "requirements file")):
+        included = re.fullmatch(r"(?:-r|--requirement)[\s=]*(\S.*)", line)
+        if included is None:
+            lines.append(line)
+        else:
+            lines += read_requirements(file.parent / included[1].strip("\"'"), (*above, file.resolve()))
+    return lines
+
+
 class RunOptions(TypedDict, total=False):
     """Keyword arguments of ``run``: fields and shorthands of the job spec.
 
@@ -74,6 +124,7 @@ class RunOptions(TypedDict, total=False):
     processes_per_replica: int
     image: str
     env: Mapping[str, str]
+    environment: Mapping[str, Any]
     secrets: Sequence[str]
     labels: Mapping[str, str]
     input: str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trainmaster.spec.enums import Contract, RestartPolicy, ServerPlacement, TopologyLevel, Warm
-from trainmaster.spec.model import Grace, JobSpec, Mount, Resources, RoleSpec, Topology
+from trainmaster.spec.model import Environment, Grace, JobSpec, Mount, Resources, RoleSpec, Topology
 from trainmaster.spec.parse import (
     SpecError,
     SpecMistake,
@@ -16,6 +16,7 @@ from trainmaster.spec.shorthand import with_changes
 
 __all__ = [
     "Contract",
+    "Environment",
     "Grace",
     "JobSpec",
     "Mount",

@@ -344,6 +344,89 @@ def _mount_point(value: Any) -> str:
     return path
 
 
+# --- environments
+
+MAX_REQUIREMENTS: Final = 1000
+_REQUIREMENT_CHARS: Final = 2000
+# A name with extras, then a version, a marker, a URL, or options such as --hash: the installer reads the rest.
+_REQUIREMENT: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?\s*(\[[^\]]*\])?\s*($|[<>=!~;@(].*|\s--.*)")
+_WHEEL_URL: Final = re.compile(r"(https?|file)://\S+|git\+\S+")
+_INDEX_OPTIONS: Final = (
+    *("-i", "--index-url", "--extra-index-url", "-f", "--find-links", "--no-index", "--no-binary", "--only-binary"),
+    *("--pre", "--require-hashes"),
+)
+_FILE_OPTIONS: Final = ("-r", "--requirement", "-c", "--constraint")
+_EDITABLE_OPTIONS: Final = ("-e", "--editable")
+
+
+def requirement_lines(text: str) -> list[str]:
+    """Requirements in the text of a requirements file: without comments, continued lines joined."""
+    joined = re.sub(r"\s*\\\r?\n\s*", " ", text)
+    lines = (re.sub(r"(^|\s)#.*", "", line).strip() for line in joined.splitlines())
+    return [line for line in lines if line]
+
+
+def _requirements(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, str) and not (
+        isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
+    ):
+        raise FieldError(
+            "must be the text of a requirements file, or a list of its lines", "write it like [einops, numpy>=2]"
+        )
+    if isinstance(value, str) and re.fullmatch(r"\s*\S+\.(txt|in|lock)\s*", value):
+        raise FieldError(
+            f"{quoted(value)} is a file's name; the platform needs its lines",
+            f"name the file with `--requirements {value.strip()}`, or write the lines here",
+        )
+    lines = requirement_lines(value if isinstance(value, str) else "\n".join(value))
+    if len(lines) > MAX_REQUIREMENTS:
+        raise FieldError(f"has {len(lines)} lines; the maximum is {MAX_REQUIREMENTS}", "build an image with them")
+    for line in lines:
+        _check_requirement(line)
+    return tuple(lines)
+
+
+def _check_requirement(line: str) -> None:
+    option = re.split(r"[\s=]", line, maxsplit=1)[0]
+    if option.startswith(_FILE_OPTIONS) and option[:1] == "-" and option not in _INDEX_OPTIONS:
+        raise FieldError(
+            f"{quoted(line)} names another file, which the platform does not get",
+            "write that file's lines here; `--requirements FILE` reads the files that `-r` names",
+        )
+    if option in _EDITABLE_OPTIONS or line.startswith((".", "/", "~", "file:.")):
+        raise FieldError(
+            f"{quoted(line)} is a folder or file of one machine",
+            "put the package into the job's code and set env.PYTHONPATH to its folder, or name a wheel's URL",
+        )
+    if option.startswith("-"):
+        if option not in _INDEX_OPTIONS:
+            raise FieldError(
+                f"{quoted(line)} is no option of requirements here", f"use one of {', '.join(_INDEX_OPTIONS)}"
+            )
+        return
+    if len(line) > _REQUIREMENT_CHARS or not (_REQUIREMENT.fullmatch(line) or _WHEEL_URL.fullmatch(line)):
+        raise FieldError(f"{quoted(line)} is no requirement", "write it like numpy, numpy>=2 or torch==2.13.0")
+
+
+def _interpreter_path(value: Any) -> str:
+    text = _line(value).strip()
+    if not text.startswith("/") or ".." in text.split("/") or len(text) > 4000 or not text.isprintable():
+        raise FieldError(
+            f"{quoted(text)} is not an absolute path",
+            "write the whole path, as in /opt/venv; the options of `trainmaster run` complete it",
+        )
+    return text.rstrip("/") or "/"
+
+
+def _conda_name(value: Any) -> str:
+    text = _line(value).strip()
+    if not re.fullmatch(r"[\w.+-]{1,100}", text):
+        raise FieldError(
+            f"{quoted(text)} is no name of a conda environment", "`conda env list` shows the names; for a path use venv"
+        )
+    return text
+
+
 def read_replica_range(value: Any) -> tuple[int, int]:
     """``{min: 2, max: 4}`` as (2, 4); raises :class:`FieldError`."""
     if not isinstance(value, Mapping) or set(value) != {"min", "max"}:
@@ -418,6 +501,9 @@ LinePatterns = Annotated[tuple[str, ...], BeforeValidator(_patterns, json_schema
 VolumePath = Annotated[str, BeforeValidator(_volume_path)]
 Folder = Annotated[str, BeforeValidator(_folder)]
 MountPoint = Annotated[str, BeforeValidator(_mount_point)]
+InterpreterPath = Annotated[str, BeforeValidator(_interpreter_path)]
+CondaName = Annotated[str, BeforeValidator(_conda_name)]
+Requirements = Annotated[tuple[str, ...], BeforeValidator(_requirements, json_schema_input_type=str | list[str])]
 # The pattern is for the schema; the parser before it reports the rule in words.
 Name = Annotated[
     str,

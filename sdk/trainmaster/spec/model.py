@@ -25,6 +25,7 @@ from trainmaster.spec.fields import (
     ByteQuantity,
     CodeDigest,
     Command,
+    CondaName,
     CpuQuantity,
     EnvName,
     Flag,
@@ -33,11 +34,13 @@ from trainmaster.spec.fields import (
     Gpus,
     Image,
     Integer,
+    InterpreterPath,
     LabelKey,
     LabelValue,
     LinePatterns,
     MountPoint,
     Name,
+    Requirements,
     RoleName,
     Seconds,
     Text,
@@ -50,7 +53,7 @@ from trainmaster.spec.priorities import Priority
 from trainmaster.spec.quantity import parse_bytes, parse_cpu_milli
 from trainmaster.spec.shorthand import Processes, expand_keywords
 
-__all__ = ["Grace", "JobSpec", "Mount", "Resources", "RoleSpec", "SpecKeywords", "Topology"]
+__all__ = ["Environment", "Grace", "JobSpec", "Mount", "Resources", "RoleSpec", "SpecKeywords", "Topology"]
 
 # Limit of roles, mounts, secrets and labels, which are compared pairwise; no real job needs as many.
 MAX_ENTRIES: Final = 256
@@ -176,6 +179,24 @@ class Mount(_Model):
     read_only: Flag = Field(default=True, description="Whether the mount is read-only.")
 
 
+class Environment(_Model):
+    """The Python of the job's commands, on the machine or in the image where the replica runs."""
+
+    python: InterpreterPath | None = Field(
+        default=None, description="Absolute path of the interpreter `python`.", examples=["/usr/bin/python3.12"]
+    )
+    venv: InterpreterPath | None = Field(
+        default=None, description="Absolute path of a virtual environment.", examples=["/opt/venv"]
+    )
+    conda: CondaName | None = Field(default=None, description="Name of a conda environment.", examples=["vision"])
+    requirements: Requirements = Field(
+        default=(),
+        description="Lines of a requirements file. The platform installs them once, in a layer on this Python, and "
+        "jobs with the same requirements share it.",
+        examples=[["einops", "numpy>=2"]],
+    )
+
+
 class Grace(_Model):
     """Grace periods: how long the platform waits before it intervenes."""
 
@@ -229,6 +250,11 @@ class JobSpec(_Model):
         description="Environment variables; they override the platform's. Names beginning with TRAINMASTER_ are "
         "reserved.",
         examples=[{"LEARNING_RATE": 0.01}],
+    )
+    environment: Environment | None = Field(
+        default=None,
+        description="The Python of the commands; default: the platform's own, or the image's.",
+        examples=[{"requirements": ["einops"]}],
     )
     secrets: tuple[EnvName, ...] = Field(
         default=(),
@@ -351,6 +377,7 @@ class SpecKeywords(TypedDict, total=False):
     command: str | Sequence[Word] | None
     args: Sequence[Word]
     env: Mapping[str, Word]
+    environment: Environment | Mapping[str, Any] | None
     secrets: Sequence[str]
     roles: Mapping[str, RoleSpec | Mapping[str, Any] | int | None]
     input: str | None

@@ -31,6 +31,7 @@ def violations(spec: JobSpec) -> Iterator[Violation]:
     yield from _gang(spec)
     yield from _commands(spec)
     yield from _environment(spec)
+    yield from _interpreter(spec)
     yield from _resources(spec)
     yield from _servers(spec)
     yield from _places(spec)
@@ -193,6 +194,24 @@ def _environment(spec: JobSpec) -> Iterator[Violation]:
         if name in names:
             yield Violation(("secrets", index), f"{name} is listed twice", "remove one")
         names.add(name)
+
+
+def _interpreter(spec: JobSpec) -> Iterator[Violation]:
+    environment = spec.environment
+    if environment is None:
+        return
+    named = [name for name in ("python", "venv", "conda") if getattr(environment, name) is not None]
+    if len(named) > 1:
+        yield Violation(
+            ("environment", named[1]),
+            f"and {named[0]} both name a Python",
+            "remove one of the two",
+            tuple(("environment", name) for name in named),
+        )
+    if not named and not environment.requirements:
+        yield Violation(
+            ("environment",), "names no Python and no requirements", "write python, venv, conda or requirements"
+        )
 
 
 def _resources(spec: JobSpec) -> Iterator[Violation]:

@@ -413,9 +413,9 @@ def runtime_image() -> str:
     if given:
         return given
     name = "trainmaster/runtime:test"
-    folder = Path(__file__).parents[3] / "worker_images" / "runtime"
+    images = Path(__file__).parents[3] / "worker_images"
     built = subprocess.run(
-        ["docker", "build", "-q", "--network", "host", "-t", name, str(folder)],
+        ["docker", "build", "-q", "--network", "host", "-t", name, "-f", images / "runtime/Dockerfile", images],
         capture_output=True,
         text=True,
         check=False,

@@ -231,12 +231,16 @@ def test_a_python_in_the_platforms_home_can_be_used(make_process_bench, tmp_path
     venv = home / "venv"
     bench = make_process_bench("platform", hidden=[home], python=str(venv / "bin/python"))
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", "--symlinks", str(venv)], check=True)
-    order = bench.order(command=("python", "-c", f"import os, sys; print(sys.prefix, os.listdir({str(home)!r}))"))
+    listing = (
+        f"import os, sys; print(sys.prefix, sorted(os.listdir({str(home)!r})), os.listdir({str(bench.run_dir)!r}))"
+    )
+    order = bench.order(command=("python", "-c", listing))
     bench.executor.create(order)
     observation = bench.ended(order)
     if "namespace" not in observation.facts.get("isolation", ""):
         pytest.skip("this kernel allows no mount namespace")
-    assert bench.log(order) == f"{venv} ['venv']"
+    # Of the platform's folders the job's own home alone is shown.
+    assert bench.log(order) == f"{venv} ['run', 'venv'] ['homes']"
 
 
 def test_the_platforms_home_itself_cannot_be_mounted(hiding):

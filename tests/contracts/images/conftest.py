@@ -56,9 +56,11 @@ def engine() -> None:
         pytest.skip(f"the engine has no {PYTHON} and cannot pull it")
 
 
-def build(tag: str, context: Path, dockerfile: str | None = None) -> str:
+def build(tag: str, context: Path, dockerfile: str | None = None, *, file: str = "Dockerfile") -> str:
+    """``dockerfile``: the text of one, instead of the ``file`` in the context."""
     words = ["build", "--network", "host", "-q", "--label", LABEL, "-t", tag]
-    done = docker(*words, *(["-f", "-", str(context)] if dockerfile else [str(context)]), input=dockerfile)
+    source = "-" if dockerfile else str(context / file)
+    done = docker(*words, "-f", source, str(context), input=dockerfile)
     assert done.returncode == 0, done.stderr
     return tag
 
@@ -78,7 +80,7 @@ def suite(engine: None) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def runtime_image(suite: str) -> str:
-    return build(f"{suite}/runtime", ROOT / "worker_images" / "runtime")
+    return build(f"{suite}/runtime", ROOT / "worker_images", file="runtime/Dockerfile")
 
 
 @pytest.fixture(scope="session")

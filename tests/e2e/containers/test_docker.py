@@ -57,7 +57,9 @@ def runtime_image() -> str:
     if given:
         return given
     name = "trainmaster/runtime:test"
-    assert docker("build", "-q", "--network", "host", "-t", name, str(ROOT / "worker_images" / "runtime"))
+    images = ROOT / "worker_images"
+    file = str(images / "runtime" / "Dockerfile")
+    assert docker("build", "-q", "--network", "host", "-t", name, "-f", file, str(images))
     return name
 
 

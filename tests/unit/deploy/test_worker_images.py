@@ -24,7 +24,13 @@ def test_packages_are_locked_by_digests_but_torch_and_the_users_own(image: str) 
 
 
 def test_every_image_with_packages_is_checked() -> None:
-    assert {image for image in DOCKERFILES if pip_installs(image)} == {"base", "serving", "tensorflow", "torch"}
+    with_packages = {image for image in DOCKERFILES if pip_installs(image)}
+    assert with_packages == {"base", "runtime", "serving", "tensorflow", "torch"}
+
+
+@pytest.mark.parametrize("lock", ["torch/requirements.lock", "tensorflow/cpu.lock", "tensorflow/cuda.lock"])
+def test_images_of_frameworks_have_tensorboard(lock: str) -> None:
+    assert re.search(r"^tensorboard==", (IMAGES / lock).read_text(), re.MULTILINE)
 
 
 def test_torch_is_requested_at_one_version() -> None:

@@ -40,8 +40,13 @@ class RuntimeOrder:
         self.command: list[str] | str = data["command"]
         self.args: list[str] = data["args"]
         self.env: dict[str, str] = data["env"]
+        # The Python of the command: `python`, `venv` or `conda`, and `requirements` with the folder `store`, and where
+        # they are known the path of `uv` and `settings`, the package index's variables. Empty: the one on the path.
+        self.environment: dict[str, Any] = data.get("environment") or {}
         self.process_env: list[dict[str, str]] = data["process_env"] or [{}]
         self.files: dict[str, str] = data.get("files") or {}
+        # The folder of trainmaster_train alone; None: where containers have it.
+        self.library: str | None = data.get("library")
         self.code_path: str | None = data.get("code_path")
         self.code_digest: str | None = data.get("code_digest")
         self.mounts = [OrderMount(m["source"], m["target"], m["read_only"]) for m in data["mounts"]]

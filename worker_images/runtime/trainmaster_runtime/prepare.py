@@ -17,11 +17,14 @@ INPUT = WORK + "/data"
 OUTPUT = WORK + "/output"
 OWN = WORK + "/.trainmaster"
 _HOOKS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "hooks")
+# Where containers have the training library.
+_LIBRARY = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "library")
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from trainmaster_runtime.environment import CommandPython
     from trainmaster_runtime.log_writer import JobLog
     from trainmaster_runtime.order import RuntimeOrder
     from trainmaster_runtime.record import StateFolder
@@ -60,6 +63,7 @@ class PreparedReplica:
 
     Attributes:
         job_folder: the real path of ``/data/.trainmaster``.
+        python: of the command; ``None``: the one on the path.
         isolation: in words, for people.
     """
 
@@ -70,6 +74,7 @@ class PreparedReplica:
         self.paths = paths
         self.groups = groups
         self.isolation = "none"
+        self.python: CommandPython | None = None
 
     def programs(self, order: RuntimeOrder) -> list[UserProgram]:
         """One program per local process."""
@@ -87,6 +92,9 @@ class PreparedReplica:
             words = argv
             if self.paths is not None:
                 words, env = [self.paths.text(word) for word in argv], self.paths.env(env)
+            if self.python is not None:
+                env.update(self.python.variables)
+                env["PATH"] = ":".join([*self._python_folders(self.python), env.get("PATH") or os.defpath])
             if env.get("HOROVOD_SIZE"):
                 env["PATH"] = self._launchers() + ":" + (env.get("PATH") or os.defpath)
             if env.get("HOROVOD_GLOO_RENDEZVOUS_ADDR") and not env.get("HOROVOD_GLOO_IFACE"):
@@ -95,6 +103,13 @@ class PreparedReplica:
                     env["HOROVOD_GLOO_IFACE"] = interface
             programs.append(UserProgram(words, env, self.cwd, oom_score_adj))
         return programs
+
+    def _python_folders(self, python: CommandPython) -> list[str]:
+        """Folders for the front of the path, as the job sees them."""
+        if python.has_own_names:
+            return python.folders
+        python.put_names(self.job_folder + "/python")
+        return [(self.job_folder if self.paths is not None else OWN) + "/python", *python.folders]
 
     def _launchers(self) -> str:
         """The folder of the programs that stand for launchers, as the job sees it."""
@@ -120,8 +135,15 @@ class PreparedReplica:
             runtime_env["TRAINMASTER_WORLD_FILE"] = OWN + "/world.json"
         if os.path.exists(self.job_folder + "/token"):
             runtime_env["TRAINMASTER_TOKEN_FILE"] = OWN + "/token"
+        library = order.library or _LIBRARY
+        has_library = os.path.isdir(library)
+        if has_library:
+            runtime_env["TRAINMASTER_LIBRARY"] = library
         if env.get("TRAINMASTER_EXIT_HOOK", "1") != "0":
             runtime_env.update(exit_hook_env(env, OWN + "/exits"))
+        elif has_library:
+            # Without the hook, which would put it behind the packages of the command's Python.
+            runtime_env["PYTHONPATH"] = ":".join(filter(None, (env.get("PYTHONPATH"), library)))
         return runtime_env
 
 
@@ -180,6 +202,7 @@ def _prepare(
     if token:
         _put_token(token, job_folder)
     os.close(os.open(job_folder + "/report.jsonl", os.O_WRONLY | os.O_CREAT, 0o600))
+    python = _find_python(order, state, log, check_stop) if order.environment else None
     builder = _start_view(order, state, work, log)
     _unpack(order, state, token, work, log, check_stop)
     write_files(order, work)
@@ -191,6 +214,7 @@ def _prepare(
         cwd = os.path.realpath(work)
         paths = _map_paths(order, cwd, log)
     prepared = PreparedReplica(job_folder=job_folder, cwd=cwd, view=view, paths=paths, groups=groups)
+    prepared.python = python
     if view is not None:
         prepared.isolation = view.description
     elif paths is not None:
@@ -198,6 +222,23 @@ def _prepare(
     else:
         prepared.isolation = "container"
     return prepared
+
+
+def _find_python(
+    order: RuntimeOrder, state: StateFolder, log: JobLog, check_stop: Callable[[float], None]
+) -> CommandPython | None:
+    from trainmaster_runtime.environment import EnvironmentRefused, LayerStore, find_python
+
+    try:
+        python = find_python(order)
+        if order.environment.get("requirements"):
+            python = LayerStore(order, state, log, check_stop).demand(python)
+    except EnvironmentRefused as error:
+        cause = "start_failed" if error.is_transient else "start_refused"
+        raise NotStarted(ReplicaEnd(cause, None, str(error))) from error
+    if python is not None:
+        order.needed_paths = [*order.needed_paths, *python.needed_paths]
+    return python
 
 
 def _put_token(token: str, job_folder: str) -> None:

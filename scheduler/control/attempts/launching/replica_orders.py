@@ -148,7 +148,9 @@ def world_order(control: ControlContext, order_context: OrderContext, member: Ga
         peers_grace=timedelta(seconds=spec.grace.peers),
         peer_hosts=tuple(dict.fromkeys(replica.host for replica in order_context.layout.replicas)),
         deadline_s=spec.max_run_time,
-        may_start_warm=spec.warm is Warm.AUTO,
+        # Another Python than the preloaded parents' own.
+        may_start_warm=spec.warm is Warm.AUTO and spec.environment is None,
+        environment={} if spec.environment is None else spec.environment.model_dump(mode="json", exclude_defaults=True),
         api_url=control.api_url,
         token=tokens.attempt_token(control.secret_key, attempt.id),
         world=None if elastic_role_of(control, spec) is None else 0 if is_joining else attempt.world,

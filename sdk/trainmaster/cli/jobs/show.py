@@ -13,6 +13,7 @@ from trainmaster.cli.planner.whatif import forecast_text, options_text, sentence
 from trainmaster.cli.terminal import options, output, session
 
 if TYPE_CHECKING:
+    from trainmaster.spec import JobSpec
     from trainmaster.wire.jobs import AttemptView, ExitView, JobDetail, ReplicaView
 
 # Of a job with many restarts, only the last attempts are shown.
@@ -68,6 +69,7 @@ def show(
                 "Roles",
                 roles_text(detail) + (f", {output.count(detail.gpu_count, 'GPU')}" if detail.gpu_count else ""),
             ),
+            ("Environment", _environment(detail.spec)),
             ("Labels", "  ".join(f"{key}={value}" for key, value in sorted(detail.labels.items()))),
             ("Submitted", f"{output.local_time(detail.created_at)} ({output.ago(detail.created_at, now)})"),
             ("Started", output.local_time(detail.started_at)),
@@ -98,6 +100,19 @@ def _missing_checkpoint(detail: JobDetail) -> str | None:
         "no complete checkpoint; it will restart from the beginning "
         f"(`trainmaster checkpoints {detail.id} --incomplete` shows the others)"
     )
+
+
+def _environment(spec: JobSpec) -> str | None:
+    """``venv /opt/venv, 3 requirements: einops, numpy>=2, …``."""
+    if spec.environment is None:
+        return None
+    named = spec.environment.model_dump(exclude_none=True, exclude={"requirements"})
+    requirements = spec.environment.requirements
+    parts = [f"{name} {value}" for name, value in named.items()]
+    if requirements:
+        shown = ", ".join(requirements[:3]) + (", …" if len(requirements) > 3 else "")
+        parts.append(f"{output.count(len(requirements), 'requirement')}: {shown}")
+    return ", ".join(parts)
 
 
 def _position(detail: JobDetail) -> str:

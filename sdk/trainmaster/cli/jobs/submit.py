@@ -59,6 +59,10 @@ def run(
     code: options.Code = Path(),
     no_code: Annotated[bool, typer.Option("--no-code", help="Submit without code.", rich_help_panel=_DATA)] = False,
     image: options.Image = None,
+    python: options.Python = None,
+    venv: options.Venv = None,
+    conda: options.Conda = None,
+    requirements: options.Requirements = None,
     input_: Annotated[
         str | None,
         typer.Option("--input", help="Input as volume/path, read-only at /data/data.", rich_help_panel=_DATA),
@@ -95,7 +99,7 @@ def run(
     Ctrl-C asks whether to detach or to cancel. Exits with 0 if the job succeeded, its exit code (or 1) if it failed,
     130 if it was cancelled or detached.
     """
-    from trainmaster.client.compose import spec_of_run
+    from trainmaster.client.compose import environment_of, spec_of_run
 
     fields: dict[str, object] = {
         "name": name,
@@ -110,6 +114,7 @@ def run(
         "cpu": cpu,
         "memory": memory,
         "image": image,
+        "environment": environment_of(python=python, venv=venv, conda=conda, requirements=requirements) or None,
         "input": input_,
         "output": output_,
         "env": options.environment_of(env) or None,
@@ -145,16 +150,24 @@ def submit(
     code: options.Code = None,
     name: Annotated[str | None, typer.Option("--name", "-n", help="Overrides the spec's name.")] = None,
     project: options.Project = None,
+    python: options.Python = None,
+    venv: options.Venv = None,
+    conda: options.Conda = None,
+    requirements: options.Requirements = None,
     dry_run: options.DryRun = False,
     follow: options.Follow = False,
     json: options.Json = False,
 ) -> None:
     """Submit a job spec and print the job's ID. All mistakes are reported at once."""
+    from trainmaster.client.compose import environment_of
+
     spec = read_spec_argument(spec_file)
     if name is not None:
         spec["name"] = name
     if project is not None:
         spec["project"] = project
+    if environment := environment_of(python=python, venv=venv, conda=conda, requirements=requirements):
+        spec["environment"] = environment
     with session.client() as client:
         if dry_run:
             canonical = client.check_spec(_without_code(client, spec) if code is not None else spec)

@@ -148,6 +148,29 @@ Secrets = Annotated[
     list[str] | None,
     typer.Option("--secret", metavar="NAME", help="Secret of the project. Repeatable.", rich_help_panel=DATA_PANEL),
 ]
+Python = Annotated[
+    str | None,
+    typer.Option(
+        "--python", metavar="PATH", help="Interpreter of the command, on the job's machine.", rich_help_panel=DATA_PANEL
+    ),
+]
+Venv = Annotated[
+    Path | None,
+    typer.Option("--venv", metavar="DIR", help="Virtual environment of the command.", rich_help_panel=DATA_PANEL),
+]
+Conda = Annotated[
+    str | None,
+    typer.Option("--conda", metavar="NAME", help="Conda environment of the command.", rich_help_panel=DATA_PANEL),
+]
+Requirements = Annotated[
+    Path | None,
+    typer.Option(
+        "--requirements",
+        metavar="FILE",
+        help="Requirements file; installed once, on this Python or the image's.",
+        rich_help_panel=DATA_PANEL,
+    ),
+]
 Priority = Annotated[
     str | None,
     typer.Option(

@@ -8,9 +8,8 @@ Python imports this at start, for the folder is on PYTHONPATH. It takes itself o
 sitecustomize run, and registers one atexit function. It is registered first, so it runs last: after it, only the
 interpreter's teardown is left, and that may hang (PyTorch's DDP on the GIL does). TRAINMASTER_EXIT_HOOK=0 turns it off.
 
-In a gang it also lets JAX find its peers: see trainmaster_jax.py. In a job of Vertex AI's client it points Google's SDK
-at the
-platform: see trainmaster_vertex.py.
+It offers the platform's training library to every Python. In a gang it also lets JAX find its peers: see
+trainmaster_jax.py. In a job of Vertex AI's client it points Google's SDK at the platform: see trainmaster_vertex.py.
 """
 
 import os
@@ -25,6 +24,13 @@ def _watch_jax():
             trainmaster_jax.watch()
         except ImportError:  # Python 2: no JAX there
             pass
+
+
+def _offer_library():
+    """trainmaster_train behind all packages of this Python: one that is installed here wins."""
+    folder = os.environ.get("TRAINMASTER_LIBRARY")
+    if folder and sys.version_info >= (3, 9) and folder not in sys.path:
+        sys.path.append(folder)
 
 
 def _watch_vertex():
@@ -152,6 +158,8 @@ _outcome = None
 _watch_jax()
 _watch_vertex()
 _chain()
+if _parent is None:
+    _offer_library()
 if os.environ.get("TRAINMASTER_EXIT_HOOK", "1") != "0" and os.environ.get("TRAINMASTER_EXIT_NOTES"):
     try:
         _outcome = _install(os.environ["TRAINMASTER_EXIT_NOTES"])
@@ -165,3 +173,4 @@ if _parent is not None:
     _watch_jax()
     _watch_vertex()
     sys.path.pop(0)
+    _offer_library()
