@@ -11,8 +11,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from core.domain.errors import ExecutorRefused
-from executors.base import ReplicaOrder
-from executors.containers.paths import MOUNT_INODES, STOP_REQUEST, WORK
+from executors.base import ENVIRONMENTS, ReplicaOrder
+from executors.containers.paths import MOUNT_INODES, OWN, STOP_REQUEST, WORK
 from executors.order_file import order_fields, world_fields
 
 _DEVICES: Final = "CUDA_VISIBLE_DEVICES"
@@ -67,6 +67,9 @@ def render_order(
     fields["termination_path"] = termination_path
     fields["enforced"] = sorted(enforced)
     fields["request_path"] = STOP_REQUEST
+    if needs_installer(order):
+        is_shared = any(mount.target == ENVIRONMENTS for mount in order.mounts)
+        fields["environment"]["store"] = ENVIRONMENTS if is_shared else f"{OWN}/environments"
     fields["use_cgroups"] = False
     files = {"order.json": json.dumps(fields).encode(), "order.sh": _script(fields).encode()}
     if order.token is not None:
@@ -75,6 +78,11 @@ def render_order(
     if is_watched and inodes:
         files[MOUNT_INODES] = "".join(inodes).encode()
     return files
+
+
+def needs_installer(order: ReplicaOrder) -> bool:
+    """Whether the container also gets what the runtime image has at ``paths.INSTALLER``, to install requirements."""
+    return bool(order.environment.get("requirements"))
 
 
 def render_world(order: ReplicaOrder) -> bytes:
@@ -119,6 +127,7 @@ def _script(fields: Mapping[str, Any]) -> str:
         "TM_DEADLINE": "" if fields["deadline_s"] is None else _seconds(fields["deadline_s"]),
         "TM_MEMORY": str(fields["memory_limit_bytes"] or ""),
         "TM_LOG_LIMIT": str(fields["log_limit_bytes"]),
+        "TM_ENVIRONMENT": "named" if fields["environment"] else "",
         "TM_WORLD": "" if fields["world"] is None else str(fields["world"]),
         "TM_WHO": json.dumps({part: key[part] for part in ("role", "index", "generation")})[1:-1],
     }

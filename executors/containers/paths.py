@@ -8,6 +8,8 @@ from executors.base import ReplicaOrder
 
 WORK: Final = "/data"
 RUNTIME: Final = "/trainmaster/runtime"
+# In the runtime image: uv, which only jobs with requirements get, in RUNTIME.
+INSTALLER: Final = "/trainmaster/tools"
 ORDER: Final = "/trainmaster/order"
 STATE: Final = "/trainmaster/state"
 CODE: Final = "/trainmaster/code.tar.gz"  # read-only; for drivers that copy the archive into the container

@@ -264,7 +264,7 @@ class DockerExecutor:
     def _make(self, order: ReplicaOrder, image: str, name: str) -> None:
         """Make and fill the replica's container; returns when there is one, ours or another creator's."""
         facts = self._images.find(image)
-        runtime = self._runtime.members()
+        runtime = self._runtime.members(has_installer=order_files.needs_installer(order))
         self._make_network(order)
         body = render.render_container(order, image, self._settings)
         container = self._engine.create_container(body, f"{name}.{secrets.token_hex(4)}")

@@ -162,8 +162,8 @@ class RuntimeFiles:
         self._lock = threading.Lock()
         self._read: tuple[str, bytes] | None = None
 
-    def members(self) -> bytes:
-        """Members of a tar archive, without its end.
+    def members(self, *, has_installer: bool = False) -> bytes:
+        """Members of a tar archive, without its end. ``has_installer``: with uv, which is too large to stay in memory.
 
         Raises:
             ExecutorTryAgain: the image is being pulled.
@@ -177,10 +177,19 @@ class RuntimeFiles:
             ) from error
         with self._lock:
             if self._read is None or self._read[0] != image:
-                self._read = (image, self._fetch(image))
-            return self._read[1]
+                archive = self._fetch(image, paths.RUNTIME)
+                if archive is None:
+                    raise ExecutorRefused(
+                        f"Image {self._image} is no runtime image: it has no {paths.RUNTIME}; {_HINT}."
+                    )
+                self._read = (image, runtime_members(archive))
+            runtime = self._read[1]
+        installer = self._fetch(image, paths.INSTALLER) if has_installer else None
+        # An older image has none: then the job's image must have uv or pip.
+        return runtime if installer is None else runtime + runtime_members(installer)
 
-    def _fetch(self, image: str) -> bytes:
+    def _fetch(self, image: str, folder: str) -> bytes | None:
+        """The archive of a folder of the image; ``None``: there is none."""
         self._tidy()
         # Without labels of an attempt: garbage collection passes it by.
         body = {
@@ -191,13 +200,10 @@ class RuntimeFiles:
         }
         container = self._engine.create_container(body, f"{self._instance}-runtime-{secrets.token_hex(6)}")
         try:
-            archive = self._engine.get(container, paths.RUNTIME)
+            return self._engine.get(container, folder)
         finally:
             with contextlib.suppress(EngineError):
                 self._engine.remove_container(container)
-        if archive is None:
-            raise ExecutorRefused(f"Image {self._image} is no runtime image: it has no {paths.RUNTIME}; {_HINT}.")
-        return runtime_members(archive)
 
     def _tidy(self) -> None:
         """Remove what a process left that died while it was here."""

@@ -10,6 +10,7 @@ from core.domain.errors import ExecutorRefused
 from core.domain.ids import AttemptId
 from executors.base import MountOrder, ReplicaOrder, VolumeSource
 from executors.containers import labels, names, paths
+from executors.containers.order_files import needs_installer
 from executors.kubernetes.cache import WORLD_UPDATE
 from executors.kubernetes.nodes import gpu_resource
 from executors.kubernetes.options import KubernetesOptions
@@ -59,6 +60,12 @@ def check(order: ReplicaOrder, options: KubernetesOptions) -> None:
         )
     if order.command:
         return
+    if order.environment:
+        raise ExecutorRefused(
+            f"Role {role} has no command, and on Kubernetes an image's own command runs with the image's Python: set "
+            "`command`, or remove `environment`.",
+            field=f"roles.{role}.command",
+        )
     if order.world is not None:
         raise ExecutorRefused(
             f"Role {role} has no command, and on Kubernetes an image's own command runs without the runtime that "
@@ -224,13 +231,25 @@ def _installer(order: ReplicaOrder, options: KubernetesOptions) -> Json:
         "name": INSTALLER,
         "image": options.runtime_image,
         "imagePullPolicy": "IfNotPresent",
-        "command": [f"{paths.RUNTIME}/busybox", "cp", "-r", f"{paths.RUNTIME}/.", "/into/"],
+        "command": _install_command(order),
         "terminationMessagePolicy": "FallbackToLogsOnError",
         # As much as the main container: a quota that asks for limits gets them, and nothing more is reserved.
         "resources": resources,
         "securityContext": container_security(options),
         "volumeMounts": [{"name": "runtime", "mountPath": "/into"}],
     }
+
+
+def _install_command(order: ReplicaOrder) -> list[str]:
+    busybox = f"{paths.RUNTIME}/busybox"
+    if not needs_installer(order):
+        return [busybox, "cp", "-r", f"{paths.RUNTIME}/.", "/into/"]
+    # An older runtime image has no tools: then the job's image must have uv or pip.
+    script = (
+        f"{busybox} cp -r {paths.RUNTIME}/. /into/ && "
+        f"if [ -d {paths.INSTALLER} ]; then {busybox} cp -r {paths.INSTALLER}/. /into/; fi"
+    )
+    return [busybox, "sh", "-c", script]
 
 
 def _main(order: ReplicaOrder, options: KubernetesOptions, mounts: Sequence[Json], location: SecretLocation) -> Json:

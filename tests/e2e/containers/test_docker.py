@@ -16,6 +16,7 @@ import pytest
 
 from tests.e2e import elastic_steps, outage_story
 from tests.e2e.stories import story_of
+from tests.e2e.test_environments import put_wheel
 
 ROOT = Path(__file__).parents[3]
 EXAMPLES = ROOT / "examples"
@@ -141,6 +142,28 @@ def test_replicas_of_three_roles_get_every_contract_and_leave_nothing(
     assert len(outputs) == 3
     if os.geteuid() == 0:
         assert {path.stat().st_uid for path in outputs} == {1000}
+
+
+def test_requirements_are_a_layer_on_the_image_for_all_jobs_of_a_project(containers: Any, left: Any) -> None:
+    wheels = containers.home / "data" / "wheels"
+    wheels.mkdir(mode=0o755)
+    put_wheel(wheels)
+    spec = {
+        "name": "layer",
+        "command": ["python", "-c", "import alpha; print('it has', alpha.VALUE)"],
+        "workers": 2,
+        "input": "data/wheels",
+        "environment": {"requirements": ["alpha", "--no-index", "--find-links /data/data"]},
+    }
+    lines = []
+    for _ in range(2):
+        job = containers.client.submit(spec)
+        succeeded(job)
+        lines.append([line.text for line in job.logs()])
+    assert [sum("it has 41" in line for line in job_lines) for job_lines in lines] == [2, 2]
+    built = [sum("Building the environment: 3" in line for line in job_lines) for job_lines in lines]
+    assert built == [1, 0], lines
+    assert len(list((containers.home / "output" / "default" / ".environments").glob("*.json"))) == 1
 
 
 @pytest.mark.parametrize("example", ["allreduce", "parameter_server"])

@@ -10,7 +10,7 @@ from core.domain.errors import ExecutorRefused
 from core.domain.ids import AttemptId, JobId
 from core.domain.jobs.layout import Ports
 from core.domain.sharing.resources import ResourceRequest
-from executors.base import MountOrder, ReplicaKey, ReplicaOrder
+from executors.base import ENVIRONMENTS, MountOrder, ReplicaKey, ReplicaOrder
 from executors.containers import labels, names, paths
 from executors.containers.order_files import command_of_image, render_order, render_world
 
@@ -49,6 +49,17 @@ def test_mounts_are_listed_by_inode_where_the_engine_follows_paths_later():
     assert "places" not in render_order(order(), image_command=None, is_watched=True)
 
 
+def test_layers_are_shared_where_the_order_mounts_their_folder():
+    environment = {"requirements": ["einops"]}
+    shared = MountOrder("/srv/out/vision/.environments", ENVIRONMENTS, read_only=False)
+    alone = json.loads(render_order(order(environment=environment), image_command=None)["order.json"])
+    assert alone["environment"] == {"requirements": ["einops"], "store": "/data/.trainmaster/environments"}
+    files = render_order(order(environment=environment, mounts=(shared,)), image_command=None)
+    assert json.loads(files["order.json"])["environment"]["store"] == ENVIRONMENTS
+    assert b"TM_ENVIRONMENT=named" in files["order.sh"]
+    assert b"TM_ENVIRONMENT=''" in render_order(order(), image_command=None)["order.sh"]
+
+
 def test_order_json_is_the_runtimes_order_with_the_places_of_a_container():
     files = render_order(
         order(code_digest="sha256:" + "a" * 64, code_path="/home/platform/archives/a"),
@@ -59,6 +70,7 @@ def test_order_json_is_the_runtimes_order_with_the_places_of_a_container():
     assert files["token"] == b"secret-token"
     assert json.loads(files["order.json"]) == {
         "version": 1,
+        "environment": {},
         "key": {
             "job_id": "job-1",
             "attempt_id": "att-06f9s2m3k1q7w8x9y0z",

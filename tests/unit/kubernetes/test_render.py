@@ -246,6 +246,15 @@ def test_with_code_the_work_folder_is_empty_at_first():
     assert {"name": "scratch-1", "mountPath": "/data"} in spec["containers"][0]["volumeMounts"]
 
 
+def test_only_a_job_with_requirements_gets_uv():
+    def installed(**environment):
+        (installer,) = render_pod(replace(ORDER, environment=environment), OPTIONS, "jobs")["spec"]["initContainers"]
+        return " ".join(installer["command"])
+
+    assert "/trainmaster/tools" not in installed(venv="/opt/venv")
+    assert installed(requirements=["einops"]).endswith("cp -r /trainmaster/tools/. /into/; fi")
+
+
 def test_an_images_own_command_gets_its_environment_out_of_the_secret():
     order = replace(ORDER, command=None)
     secret = secret_of(order)
@@ -273,6 +282,7 @@ def test_an_images_own_command_gets_its_environment_out_of_the_secret():
     [
         ({}, {"default_image": ""}, "names no image"),
         ({"command": None, "code_digest": "0"}, {}, "code but no command"),
+        ({"command": None, "environment": {"venv": "/v"}}, {}, "set `command`, or remove `environment`"),
         ({"command": None, "process_env": ({}, {})}, {}, "several processes"),
         ({"command": None, "files": {"/etc/hosts": ""}}, {}, "writes files"),
     ],

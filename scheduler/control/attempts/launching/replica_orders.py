@@ -25,14 +25,16 @@ from core.domain.jobs.layout import Layout, Ports, ReplicaAddress
 from core.domain.sharing.resources import gang_of
 from core.storage.archives import ArchiveStore
 from core.storage.tree import LeavesVolume, has_lasting_inodes
-from core.storage.volumes import find_place, split_location, tree_of
-from executors.base import MountOrder, ReplicaKey, ReplicaOrder, VolumeSource
+from core.storage.volumes import find_place, make_place, split_location, tree_of
+from executors.base import ENVIRONMENTS, MountOrder, ReplicaKey, ReplicaOrder, VolumeSource
 from scheduler.control.attempts.attempt_snapshot import AttemptFacts, GangMember, JobFacts
 from scheduler.control.attempts.launching.environment import attempt_context
 from scheduler.control.context import ControlContext
 
 DATA_PATH = "/data/data"
 OUTPUT_PATH = "/data/output"
+# Folder of a project's layers, in the project's own on the default volume.
+_LAYERS: Final = ".environments"
 # Kinds of volumes that are no path on any node before the engine has mounted them.
 _ENGINE_KINDS: Final = ("pvc", "csi")
 _AT_ONCE: Final = 500
@@ -82,9 +84,9 @@ class OrderContext:
         return Layout((*layout.replicas, joining))
 
 
-def load_volumes(session: Session, jobs: Sequence[JobFacts]) -> list[dict[str, OrderVolume]]:
-    """The volumes that each job uses, by name."""
-    wanted = [_volumes_of(job) for job in jobs]
+def load_volumes(session: Session, jobs: Sequence[JobFacts], default_volume: str) -> list[dict[str, OrderVolume]]:
+    """The volumes that each job uses, by name. ``default_volume``: has the layers of environments."""
+    wanted = [_volumes_of(job) | ({default_volume} if _has_requirements(job.spec) else set()) for job in jobs]
     rows = session.scalars(select(Volume).where(Volume.name.in_(set().union(*wanted)))).all()
     known = {
         row.name: OrderVolume(
@@ -109,7 +111,8 @@ def build_order(control: ControlContext, order_context: OrderContext, member: Ga
         ExecutorRefused: a volume or the code archive is gone.
     """
     bare = world_order(control, order_context, member)
-    return replace(bare, code_path=_code_path(control, order_context.job.spec), mounts=_mounts(order_context))
+    mounts = _mounts(order_context) + _layer_mounts(control, order_context)
+    return replace(bare, code_path=_code_path(control, order_context.job.spec), mounts=mounts)
 
 
 def world_order(control: ControlContext, order_context: OrderContext, member: GangMember) -> ReplicaOrder:
@@ -183,6 +186,16 @@ def check_paths(control: ControlContext, order_context: OrderContext) -> dict[tu
     if spec.input is not None:
         places.append(("input", *split_location(spec.input, field="input")))
     places += [(f"mounts.{number}", mount.volume, mount.path) for number, mount in enumerate(spec.mounts)]
+    if layers := _layer_folder(control, order_context):
+        shared, path = layers
+        if shared.root is not None:
+            try:
+                make_place(tree_of(shared), path, is_shared=True, owner=control.output_owner)
+            except Unavailable as away:
+                raise ExecutorTryAgain(away.sentence) from away
+            except TrainmasterError as error:
+                raise ExecutorRefused(f"environment: {error.sentence}") from error
+        places.append(("environment", shared.name, path))
     inodes = {}
     for where, name, path in places:
         volume = order_context.volumes.get(name)
@@ -229,6 +242,28 @@ def _mounts(order_context: OrderContext) -> tuple[MountOrder, ...]:
             )
         )
     return tuple(mounts)
+
+
+def _has_requirements(spec: JobSpec) -> bool:
+    return spec.environment is not None and bool(spec.environment.requirements)
+
+
+def _layer_folder(control: ControlContext, order_context: OrderContext) -> tuple[OrderVolume, str] | None:
+    """Volume and path of the project's layers for containers; ``None``: the job needs none, or the default volume
+    cannot be written to, and each container builds its own.
+    """
+    volume = order_context.volumes.get(control.default_volume)
+    if not _has_requirements(order_context.job.spec) or volume is None or volume.is_read_only:
+        return None
+    return volume, f"{order_context.job.project}/{_LAYERS}"
+
+
+def _layer_mounts(control: ControlContext, order_context: OrderContext) -> tuple[MountOrder, ...]:
+    layers = _layer_folder(control, order_context)
+    if layers is None:
+        return ()
+    volume, path = layers
+    return (_mount(order_context, volume.name, path, ENVIRONMENTS, where="environment", read_only=False),)
 
 
 def _mount(

@@ -235,7 +235,7 @@ class TransactionBatcher:
     def _gather(self, requests: _Requests) -> Mapping[AttemptId, Any]:
         control = self.control
         with unit_of_work(control.sessions, read_only=True) as session:
-            volumes = load_volumes(session, [step.job for step in requests.values()])
+            volumes = load_volumes(session, [step.job for step in requests.values()], control.default_volume)
             opened: dict[AttemptId, Mapping[str, str] | TrainmasterError] = {}
             for name, step in requests.items():
                 job = step.job
