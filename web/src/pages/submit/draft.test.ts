@@ -1,7 +1,8 @@
 import { describe, expect, it } from "vitest";
 import type { ForecastOption } from "~/api/types";
 import { specYaml } from "~/lib/yaml/specYaml";
-import { diagnosticsOf, withOption, withValue } from "./draft";
+import { readYaml } from "~/lib/yaml/yamlDraft";
+import { diagnosticsOf, fieldText, withOption, withValue } from "./draft";
 
 const option = (field: string, value: number | string | null, ...roles: string[]): ForecastOption => ({
   code: "x",
@@ -9,6 +10,25 @@ const option = (field: string, value: number | string | null, ...roles: string[]
   roles,
   field,
   value,
+});
+
+describe("an environment", () => {
+  it("is written field by field, requirements as lines", () => {
+    let text = withValue("name: a # mine\n", "environment.venv", "/opt/venv");
+    expect(text).toBe("name: a # mine\nenvironment:\n  venv: /opt/venv\n");
+    text = withValue(text, "environment.requirements", "numpy>=2\neinops\n");
+    expect(fieldText(readYaml(text), "environment.requirements")).toBe("numpy>=2\neinops\n");
+    text = withValue(withValue(text, "environment.requirements", ""), "environment.venv", "");
+    expect(text).toBe("name: a # mine\n");
+    expect(withValue(text, "environment.conda", "")).toBe(text);
+  });
+
+  it("is read from a list", () => {
+    const document = readYaml("environment: {requirements: [numpy, einops], conda: vision}\n");
+    expect(fieldText(document, "environment.requirements")).toBe("numpy\neinops");
+    expect(fieldText(document, "environment.conda")).toBe("vision");
+    expect(fieldText(document, "environment.python")).toBe("");
+  });
 });
 
 describe("an alternative of the planner", () => {

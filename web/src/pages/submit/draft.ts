@@ -13,8 +13,33 @@ memory: 2Gi
 max_restarts: 3
 `;
 
-/** The value of a top-level field, as a person would type it. */
+const ENVIRONMENT = "environment.";
+
+/** The text of a field of the environment; requirements are lines. */
+function environmentText(document: Document, name: string): string {
+  const plain = plainValues(document) as { environment?: Record<string, unknown> } | undefined;
+  const value = plain?.environment?.[name];
+  return Array.isArray(value) ? value.join("\n") : typeof value === "string" ? value : "";
+}
+
+/** The text with one field of the environment set, or removed if `value` is empty. */
+function withEnvironment(text: string, name: string, value: string): string {
+  const document = readYaml(text);
+  if (document.errors.length > 0) return text;
+  if (!isMap(document.get("environment"))) {
+    if (value === "") return text;
+    document.set("environment", document.createNode({}));
+  }
+  if (value === "") document.deleteIn(["environment", name]);
+  else document.setIn(["environment", name], value);
+  const rest = document.get("environment");
+  if (isMap(rest) && rest.items.length === 0) document.delete("environment");
+  return document.toString({ lineWidth: 0 });
+}
+
+/** The value of a top-level field or one of `environment.…`, as a person would type it. */
 export function fieldText(document: Document, name: string): string {
+  if (name.startsWith(ENVIRONMENT)) return environmentText(document, name.slice(ENVIRONMENT.length));
   const value = document.get(name);
   if (value === undefined || value === null) return "";
   const plain = isScalar(value) ? value.value : (plainValues(document) as Record<string, unknown> | undefined)?.[name];
@@ -26,6 +51,7 @@ export function fieldText(document: Document, name: string): string {
 
 /** The text with one field set, or removed if `value` is empty. */
 export function withValue(text: string, name: string, value: string): string {
+  if (name.startsWith(ENVIRONMENT)) return withEnvironment(text, name.slice(ENVIRONMENT.length), value);
   const document = readYaml(text);
   if (document.errors.length > 0) return text;
   if (!isMap(document.contents)) return value === "" ? text : `${name}: ${value}\n`;

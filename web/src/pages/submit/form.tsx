@@ -4,6 +4,7 @@ import type { Document } from "yaml";
 import { nodesQuery, projectsQuery, volumesQuery } from "~/api/queries";
 import type { Mistake } from "~/api/types";
 import { TextInput } from "~/components/forms/textInput";
+import { Field } from "~/components/parts";
 import { gpuModels } from "~/lib/capacity";
 import { Code } from "./code";
 import { fieldText } from "./draft";
@@ -55,6 +56,35 @@ export function JobForm({ document, mistakes, set }: FormProps) {
         set={(digest) => set("code", digest)}
       />
       {field("image", "Image", { placeholder: "none: a plain process", hint: "Only for container executors." })}
+      <fieldset>
+        <legend>Environment</legend>
+        <div className="pair">
+          {field("environment.venv", "Virtual environment", { placeholder: "/path/of/venv" })}
+          {field("environment.conda", "Conda environment", { placeholder: "name" })}
+        </div>
+        {field("environment.python", "Python", {
+          placeholder: "the platform's, or the image's",
+          hint: "A path on the job's machine, or in its image.",
+        })}
+        <Field
+          label="Requirements"
+          hint="Lines of a requirements file. They are installed once for all jobs with the same lines."
+          error={mistakes.find((mistake) => mistake.path.startsWith("environment.requirements"))?.message}
+        >
+          {(props) => (
+            <textarea
+              {...props}
+              name="environment.requirements"
+              className="input mono"
+              rows={3}
+              spellCheck={false}
+              disabled={isBroken}
+              value={isBroken ? "" : fieldText(document, "environment.requirements")}
+              onChange={(event) => set("environment.requirements", event.target.value)}
+            />
+          )}
+        </Field>
+      </fieldset>
       <fieldset>
         <legend>Gang</legend>
         {hasRoles ? (

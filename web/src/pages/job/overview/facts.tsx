@@ -102,6 +102,12 @@ export function Facts({ job }: { job: JobDetail }) {
             <dd className="mono">{spec.image}</dd>
           </>
         )}
+        {spec.environment && (
+          <>
+            <dt>Environment</dt>
+            <dd className="mono">{environmentWords(spec.environment)}</dd>
+          </>
+        )}
         {spec.input && (
           <>
             <dt>Input</dt>
@@ -155,4 +161,15 @@ export function Facts({ job }: { job: JobDetail }) {
       </dl>
     </Card>
   );
+}
+
+/** `venv /opt/venv, einops, numpy>=2`. */
+function environmentWords({
+  python,
+  venv,
+  conda,
+  requirements,
+}: NonNullable<JobDetail["spec"]["environment"]>): string {
+  const named = Object.entries({ python, venv, conda }).flatMap(([name, value]) => (value ? [`${name} ${value}`] : []));
+  return [...named, ...(requirements ?? [])].join(", ");
 }
