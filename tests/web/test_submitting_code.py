@@ -41,3 +41,18 @@ def test_a_file_that_is_no_archive_is_refused(page: Any, tmp_path: Path) -> None
     page.goto("/submit")
     page.get_by_label("Archive with the code").set_input_files(file)
     expect(page.get_by_role("alert").filter(has_text="no .tar.gz archive")).to_be_visible()
+
+
+def test_an_environment_is_written_by_the_form_and_shown_with_the_job(page: Any) -> None:
+    page.goto("/submit")
+    page.get_by_label("Requirements").fill("--no-index\nno-such-package-anywhere\n")
+    expect(page.locator(".cm-content")).to_contain_text("no-such-package-anywhere")
+    page.get_by_label("Virtual environment").fill("bin/venv")
+    expect(page.get_by_text("is not an absolute path").first).to_be_visible()
+    page.get_by_label("Virtual environment").fill("")
+    page.get_by_label("Name", exact=True).fill("with-requirements")
+    expect(page.get_by_text("valid", exact=True)).to_be_visible()
+    page.get_by_role("button", name="Submit", exact=True).click()
+    expect(page.get_by_role("heading", name="with-requirements")).to_be_visible()
+    expect(page.get_by_text("--no-index, no-such-package-anywhere")).to_be_visible()
+    expect(page.get_by_text("The environment could not be built").first).to_be_visible(timeout=60_000)
