@@ -199,8 +199,8 @@ _RULES: Final = (
     _rule(
         r"^ModuleNotFoundError: No module named '(?P<module>[^']+)'",
         ExitKind.USER_ERROR,
-        "install {module} where the job runs (in its image, or in the environment of the nodes), or pack it with the "
-        "code",
+        "name its package in environment.requirements (`--requirements FILE`), choose an image or environment that has "
+        "{module}, or pack it with the code",
         hopeless=True,
     ),
     _rule(

@@ -81,7 +81,7 @@ def test_a_script_for_keras_2_under_keras_3_is_reported():
 @pytest.mark.parametrize(
     ("log", "code", "words"),
     [
-        ("ModuleNotFoundError: No module named 'torch'", 1, "install torch where the job runs"),
+        ("ModuleNotFoundError: No module named 'torch'", 1, "name its package in environment.requirements"),
         ("ImportError: cannot import name 'x' from 'y'", 1, "pin the version"),
         ('  File "train.py", line 1\n    def\n       ^\nSyntaxError: invalid syntax', 1, "correct the code"),
         (
