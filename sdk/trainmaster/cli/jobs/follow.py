@@ -6,7 +6,9 @@ import os
 import queue
 import sys
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -19,7 +21,7 @@ from trainmaster.cli.terminal import output
 from trainmaster.cli.terminal.exits import ExitCode
 from trainmaster.cli.terminal.output import only_colours, without_escapes
 from trainmaster.errors import TrainmasterError
-from trainmaster.wire.jobs import JobDetail, LogLine
+from trainmaster.wire.jobs import TERMINAL_STATES, JobDetail, LogLine
 
 if TYPE_CHECKING:
     from trainmaster.client import Client, Job, StateNotice
@@ -27,6 +29,12 @@ if TYPE_CHECKING:
 # Distinguishable on dark and light backgrounds; red is reserved for errors.
 _COLOURS: Final = (36, 32, 33, 35, 34, 96, 92, 93, 95, 94)
 _POLL_S: Final = 1.0
+# While the job runs: it may wait again, after a failure or a preemption.
+_RUNNING_POLL_S: Final = 5.0
+_WAITING: Final = ("queued", "starting", "paused")
+# After a submission, until the planner has explained why the job waits.
+_PLANNED_WITHIN_S: Final = 2.0
+_PLANNED_POLL_S: Final = 0.1
 # Lines buffered for a slow terminal; then backpressure stops the stream.
 _READ_AHEAD: Final = 5_000
 
@@ -131,6 +139,66 @@ def why_ended(client: Client, job: str, number: int) -> str | None:
     return end.sentence if end is not None else None
 
 
+def _waiting_line(detail: JobDetail) -> str:
+    """``queued (position 2): needs 8 GPUs …``."""
+    waits = detail.wait_reason
+    reason = waiting_text(waits) if waits else ""
+    if detail.state == "starting":
+        reason = reason or "starting the replicas"
+    has_position = detail.queue_position and not (waits and waits.is_infeasible)
+    position = f" (position {detail.queue_position})" if has_position else ""
+    return f"{detail.state}{position}: {reason}" if reason else f"{detail.state}{position}"
+
+
+def _has_reason(detail: JobDetail) -> bool:
+    """Whether the planner has explained why the job waits."""
+    return detail.state in _WAITING and detail.wait_reason is not None and detail.wait_reason.code != "just_queued"
+
+
+def note_if_never(client: Client, job: str) -> None:
+    """One line on stderr if the job that was just submitted can never start on the present nodes."""
+    deadline_s = time.monotonic() + _PLANNED_WITHIN_S
+    pause = threading.Event()
+    try:
+        while True:
+            detail = client.get_job(job)
+            if detail.state != "queued" or _has_reason(detail) or time.monotonic() > deadline_s:
+                break
+            pause.wait(_PLANNED_POLL_S)
+    except TrainmasterError:
+        return  # the job is submitted; its state is a hint
+    if _has_reason(detail) and detail.wait_reason is not None and detail.wait_reason.is_infeasible:
+        output.note(f"{detail.name} {waiting_text(detail.wait_reason)} It waits until that changes.", "yellow")
+
+
+@contextmanager
+def wait_reasons(client: Client, job: str, tell: Callable[[str], None]) -> Iterator[None]:
+    """Within the context, ``tell`` gets a line such as ``queued: needs 8 GPUs …`` when the reason of a wait changes."""
+    is_over = threading.Event()
+
+    def poll() -> None:
+        shown, followed = "", job
+        while not is_over.is_set():
+            try:
+                detail = client.get_job(followed)
+            except Exception:  # noqa: BLE001 (the main thread gets the same error, or closed the client)
+                return
+            followed = detail.id  # a later job may get the same name
+            text = _waiting_line(detail) if _has_reason(detail) else ""
+            if text and text != shown and not is_over.is_set():
+                tell(text)
+            shown = text or shown
+            if detail.state in TERMINAL_STATES:
+                return
+            is_over.wait(_POLL_S if detail.state in _WAITING else _RUNNING_POLL_S)
+
+    threading.Thread(target=poll, name="wait reasons", daemon=True).start()
+    try:
+        yield
+    finally:
+        is_over.set()
+
+
 @dataclass(frozen=True, slots=True)
 class _Ended:
     """The stream's end, by itself or by an error."""
@@ -170,6 +238,11 @@ class JobFollower:
                     self._clear_status()
                     if self._leaves():
                         return ExitCode.INTERRUPTED
+        except SystemExit:  # SIGTERM or SIGHUP
+            self._clear_status()
+            with suppress(OSError):  # the terminal may be closed
+                self._tell_detached()
+            raise
         finally:
             self._clear_status()
             self._is_over.set()
@@ -203,7 +276,7 @@ class JobFollower:
             else:
                 if self._is_waiting.is_set() and not self._is_over.is_set():
                     self._items.put(detail)
-                if detail.state not in ("queued", "starting", "paused"):
+                if detail.state not in _WAITING:
                     self._is_waiting.clear()
             self._is_over.wait(_POLL_S)
 
@@ -217,20 +290,14 @@ class JobFollower:
             self._show_waiting(item)
         elif item.state != self._state:
             self._state = item.state
-            if item.state in ("queued", "starting", "paused"):
+            if item.state in _WAITING:
                 self._is_waiting.set()
 
     def _show_waiting(self, detail: JobDetail) -> None:
-        waits = detail.wait_reason
-        reason = waiting_text(waits) if waits else ""
-        if detail.state == "starting":
-            reason = reason or "starting the replicas"
-        if detail.state not in ("queued", "starting", "paused"):
+        if detail.state not in _WAITING:
             self._clear_status()
             return
-        has_position = detail.queue_position and not (waits and waits.is_infeasible)
-        position = f" (position {detail.queue_position})" if has_position else ""
-        text = f"{detail.state}{position}: {reason}" if reason else f"{detail.state}{position}"
+        text = _waiting_line(detail)
         console = output.notes()
         if console.is_terminal:
             if self._status is None:
@@ -238,7 +305,7 @@ class JobFollower:
                 self._status.start()
             else:
                 self._status.update(text)
-        elif text != self._shown_reason and detail.wait_reason and detail.wait_reason.code != "just_queued":
+        elif text != self._shown_reason and _has_reason(detail):
             output.note(text, "dim")  # once per reason; reasons that last less than a second would be noise
         self._shown_reason = text
 

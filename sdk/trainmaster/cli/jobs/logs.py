@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -47,7 +48,7 @@ def show_logs(
     json: options.Json = False,
 ) -> None:
     """Show a job's log lines, all replicas together. With --json: one object per line."""
-    from trainmaster.cli.jobs.follow import LinePrinter, why_ended
+    from trainmaster.cli.jobs.follow import LinePrinter, wait_reasons, why_ended
 
     is_filtered = any(chosen is not None for chosen in (search, level, since, until))
     with session.client() as client:
@@ -68,14 +69,16 @@ def show_logs(
             until=options.moment(until, output.now(), "--until"),
             tail_lines=tail,
         )
-        for line in lines:
-            if is_silent and attempt is None and line.attempt > 1 and not json:
-                _tell_earlier(job, line.attempt)
-            is_silent = False
-            if json:
-                output.print_json_line(line)
-            else:
-                printer.print(line)
+        tells_reasons = follow and not json
+        with wait_reasons(client, job, output.note) if tells_reasons else nullcontext():
+            for line in lines:
+                if is_silent and attempt is None and line.attempt > 1 and not json:
+                    _tell_earlier(job, line.attempt)
+                is_silent = False
+                if json:
+                    output.print_json_line(line)
+                else:
+                    printer.print(line)
         if tail == 0 and is_silent and not follow and not json:
             output.note("--tail 0 shows no lines; with -f it shows only new ones.", "dim")
         elif is_silent and not json:
@@ -152,11 +155,19 @@ def wait(
     timeout: Annotated[str | None, typer.Option("--timeout", help="Maximum time to wait, such as 90s or 2h.")] = None,
     json: options.Json = False,
 ) -> None:
-    """Wait for a job's end. Exits with 0 if it succeeded, its exit code or 1 if it failed, 130 if it was cancelled."""
-    from trainmaster.cli.jobs.follow import exit_code_of_job, tell_end
+    """Wait for a job's end. Exits with 0 if it succeeded, its exit code or 1 if it failed, 130 if it was cancelled.
+
+    Says on stderr why the job waits, and goes on waiting even if it can never start on the present nodes; --timeout
+    (exit code 124) limits that.
+    """
+    from trainmaster.cli.jobs.follow import exit_code_of_job, tell_end, wait_reasons
 
     timeout_s = None if timeout is None else options.seconds_of(timeout, "--timeout")
-    with session.client() as client, output.busy(f"Waiting for {job} to end"):
+    with (
+        session.client() as client,
+        output.busy(f"Waiting for {job} to end") as tell_stage,
+        nullcontext() if json else wait_reasons(client, job, tell_stage),
+    ):
         detail = client.wait_for_job(job, timeout_s=timeout_s)
     if json:
         output.print_json(detail)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -219,20 +220,21 @@ def _without_code(client: Client, spec: Mapping[str, Any]) -> dict[str, Any]:
 
 def _stay_or_leave(client: Client, job: Job, *, detach: bool, as_json: bool) -> int:
     """The exit code: at once if detached, otherwise at the job's end."""
+    from trainmaster.cli.jobs.follow import JobFollower, exit_code_of_job, note_if_never
+
     if as_json:
         if not detach:
             job.wait()
         output.print_json(job.view)
         if detach:
             return 0
-        from trainmaster.cli.jobs.follow import exit_code_of_job
-
         return exit_code_of_job(job.view)
     if detach:
         output.say(job.id)
         output.note(f"Submitted {job.name}; watch it with `trainmaster logs -f {job.id}`.", "dim")
+        sys.stdout.flush()
+        note_if_never(client, job.id)
         return 0
-    from trainmaster.cli.jobs.follow import JobFollower
 
     output.note(f"Submitted {job.name} ({job.id}).", "dim")
     return JobFollower(client, job).run()

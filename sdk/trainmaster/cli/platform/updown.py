@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -33,6 +34,7 @@ _STOPPED_WITHIN_S: Final = 25.0
 _STAGE: Final = "Starting: "  # prefix of the platform's status lines
 _POLL_S: Final = 0.05
 _NAMES_SHOWN: Final = 5
+_MOST_OUTPUT_BYTES: Final = 2**20
 _NOT_INSTALLED: Final = (
     "The platform itself is not installed here, only its client; install the package `trainmaster-server` "
     "(in a clone of the repository: `pip install .`), or `trainmaster login URL` to a server elsewhere."
@@ -93,13 +95,15 @@ def up(
     arguments = ["up", "--home", str(folder), "--host", host, "--port", str(_PORT if port is None else port)]
     if executor is not None:
         arguments += ["--executor", executor.value]
-    with tempfile.TemporaryFile() as log, output.busy("Starting the platform"):
+    with tempfile.TemporaryFile() as log, output.busy("Starting the platform") as tell_stage:
         # In a new session, so that Ctrl-C reaches only this process, which prints a message before it stops the
         # platform.
         process = subprocess.Popen(
             _embedded(arguments), stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", start_new_session=True
         )
         platform = PlatformProcess(process, folder, log)
+        if not json:
+            platform.tell_stage = tell_stage
         running: PlatformAlreadyRunning | None = None
         facts: dict[str, Any] = {}
         with _forwarded(process):
@@ -196,6 +200,8 @@ class PlatformProcess:
     process: subprocess.Popen[bytes]
     home: Path
     log: IO[bytes]
+    tell_stage: Callable[[str], None] | None = None  # called with each stage of the start
+    stage: str = ""
 
     def await_ready(self) -> dict[str, Any]:
         """The content of ``up.json``, once this process has written it.
@@ -209,6 +215,7 @@ class PlatformProcess:
             facts = self._facts()
             if facts is not None:
                 return facts
+            self._follow_stage()
             try:
                 self.process.wait(_POLL_S)
             except subprocess.TimeoutExpired:
@@ -236,9 +243,15 @@ class PlatformProcess:
             f"If {self.home / 'logs'} shows no error, the machine is busy: try again, its data are intact."
         )
 
+    def _follow_stage(self) -> None:
+        stage = _stage(self._output()) if self.tell_stage else ""
+        if self.tell_stage and stage != self.stage:
+            self.stage = stage
+            self.tell_stage(stage)
+
     def _output(self) -> str:
-        self.log.seek(0)
-        return self.log.read().decode(errors="replace")
+        # pread leaves the position alone, at which the platform writes.
+        return os.pread(self.log.fileno(), _MOST_OUTPUT_BYTES, 0).decode(errors="replace")
 
     def _facts(self) -> dict[str, Any] | None:
         try:

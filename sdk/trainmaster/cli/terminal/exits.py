@@ -208,6 +208,42 @@ _CHECKS: Final = (
 )
 # Typer does not export the classes of its own errors; these are their names.
 _MISSING: Final = "MissingParameter"
+_UNKNOWN: Final = re.compile(r"^No such command '([\w-]+)'")
+# Command -> words for the same in shells, Docker, kubectl, Slurm and other platforms.
+_SYNONYMS: Final = {
+    "alias": "tag",
+    "cancel": "abort kill qdel scancel stop terminate",
+    "clone": "copy rerun restart resubmit retry",
+    "cp": "copy download fetch get pull scp",
+    "create": "add new run start submit",
+    "delete": "del prune remove rm",
+    "down": "halt quit shutdown stop",
+    "events": "history",
+    "explain": "reason why",
+    "files": "output outputs artifacts",
+    "image": "docker images",
+    "list": "get jobs ls ps qstat status",
+    "login": "auth configure",
+    "logs": "attach cat log output tail",
+    "metrics": "metric plot",
+    "nodes": "cluster gpus machines node sinfo status",
+    "queue": "squeue",
+    "register": "add create push upload",
+    "remove": "delete del rm",
+    "resources": "stats top usage",
+    "resume": "continue unpause unsuspend",
+    "pause": "hold suspend",
+    "run": "exec job launch srun start train",
+    "show": "describe get info inspect stat status view",
+    "stop": "abort cancel end kill terminate",
+    "study": "experiment hpo hyperparameter sweep tune tuning",
+    "submit": "apply create qsub sbatch",
+    "undeploy": "remove rm stop",
+    "up": "init serve server start",
+    "version": "about",
+    "watch": "follow logs wait",
+    "whatif": "dry-run estimate plan",
+}
 _HELP: Final = "NoArgsIsHelpError"
 
 
@@ -227,7 +263,7 @@ def usage_sentence(error: Any) -> str:
 def _usage_problem(error: Any) -> str:
     name = _parameter_name(error)
     if name is None:
-        return str(error.format_message())
+        return _with_synonyms(error, str(error.format_message()))
     if type(error).__name__ == _MISSING:
         return f"{name} is missing"
     value = _given_value(error)
@@ -235,6 +271,28 @@ def _usage_problem(error: Any) -> str:
         if pattern.match(error.message):
             return f"{name} {pattern.sub(words, error.message)}" + (f", not {value}" if value is not None else "")
     return f"{name}{' ' if error.message.startswith('must ') else ': '}{error.message}"
+
+
+def _with_synonyms(error: Any, message: str) -> str:
+    """For an unknown command that is another system's word: the commands of the group that do the same."""
+    unknown = _UNKNOWN.match(message)
+    commands = getattr(error.ctx.command, "commands", {}) if getattr(error, "ctx", None) else {}
+    if unknown is None:
+        return message
+    same = [
+        f"`{error.ctx.command_path} {name}` ({_purpose(command)})"
+        for name, command in commands.items()
+        if unknown[1].lower() in _SYNONYMS.get(name, "").split()
+    ]
+    return (
+        f"{unknown[0]}. Did you mean {', '.join(same[:-1]) + ' or ' * bool(same[1:])}{same[-1]}?" if same else message
+    )
+
+
+def _purpose(command: Any) -> str:
+    """The beginning of the command's help: ``cancel jobs``."""
+    first = re.split(r"[.,:;]", command.help or "", maxsplit=1)[0]
+    return first[:1].lower() + first[1:]
 
 
 def _parameter_name(error: Any) -> str | None:

@@ -321,14 +321,14 @@ def _line_by_line(label: str) -> Callable[[int, int], None]:
 
 
 @contextmanager
-def busy(label: str) -> Iterator[None]:
-    """A spinner on a terminal during a long operation."""
+def busy(label: str) -> Iterator[Callable[[str], None]]:
+    """A function to call with the present stage of a long operation: a spinner on a terminal, otherwise lines."""
     console = notes()
     if not console.is_terminal:
-        yield
+        yield lambda stage: note(f"{label}: {stage}", "dim")
         return
-    with console.status(label):
-        yield
+    with console.status(label) as status:
+        yield lambda stage: status.update(f"{label}: {stage}")
 
 
 def is_interactive() -> bool:

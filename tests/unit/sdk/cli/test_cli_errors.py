@@ -28,6 +28,14 @@ Invoke = Callable[..., Result]
         (["delete", "mnist", "--files"], "--yes"),
         (["login", "ftp://host"], "is not a URL"),
         (["frobnicate"], "No such command"),
+        (["lst"], "No such command 'lst'. Did you mean 'list'"),
+        (
+            ["stop", "mnist"],
+            "'stop'. Did you mean `trainmaster down` (stop the platform on this machine) or `trainmaster cancel` (c",
+        ),
+        (["status"], "Did you mean `trainmaster list` (list jobs), `trainmaster show` (show one job) or `trainmaster "),
+        (["ps"], "Did you mean `trainmaster list` (list jobs)?"),
+        (["study", "cancel", "lr"], "Did you mean `trainmaster study stop` (cancel the running trials and end the "),
         (["run", "--workers", "-1", "--", "x"], "--workers: '-1' is not a number of workers; write it like 3, or 2:4."),
         (
             ["run", "--workers", "2:x", "--", "x"],

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from trainmaster.cli.platform import updown
+from trainmaster.cli.terminal import output
 from typer.testing import Result
 
 Invoke = Callable[..., Result]
@@ -141,16 +142,48 @@ def test_an_up_shows_what_the_platform_lacks(cli: Invoke, run_as_platform: Calla
     assert "The web pages are not built.\n" in done.stderr
 
 
+@pytest.mark.parametrize("as_json", [False, True])
+def test_an_up_without_a_terminal_shows_each_stage_on_its_own_line(
+    cli: Invoke, run_as_platform: Callable[[str], None], no_config: Path, as_json: bool
+) -> None:
+    go = no_config / "go"
+    run_as_platform(
+        "import json, os, pathlib, sys, time\n"
+        "home = pathlib.Path(sys.argv[sys.argv.index('--home') + 1])\n"
+        "print('Starting: preparing the data folder', flush=True)\n"
+        "while not (home / 'go').exists(): time.sleep(0.01)\n"
+        "(home / 'up.json').write_text(json.dumps({'url': 'http://127.0.0.1:1', 'pid': os.getpid()}))\n"
+        "time.sleep(1)\n"  # it serves
+    )
+    if as_json:
+        go.touch()
+        done = cli("up", "--json")
+        assert (done.exit_code, done.stderr) == (0, "")
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        note = output.note
+
+        def note_and_go(text: str, style: str = "") -> None:
+            note(text, style)
+            if "preparing" in text:
+                go.touch()
+
+        patch.setattr(output, "note", note_and_go)
+        shown = cli("up").stderr.splitlines()
+    assert shown[0] == "Starting the platform: preparing the data folder"
+
+
 def test_an_up_that_is_not_ready_in_time_says_how_long_it_waited_and_at_what(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(updown, "READY_WITHIN_S", 0.0)
-    with (tmp_path / "said").open("w+b") as output, subprocess.Popen(["sleep", "60"]) as stuck:
-        output.write(
+    with (tmp_path / "log").open("w+b") as log, subprocess.Popen(["sleep", "60"]) as stuck:
+        log.write(
             b"Starting: bringing the database up to date\nStarting: waiting for the API to answer\nSome warning\n"
         )
+        log.flush()
         with pytest.raises(updown.PlatformNotStarted) as reported:
-            updown.PlatformProcess(stuck, tmp_path, output).await_ready()
+            updown.PlatformProcess(stuck, tmp_path, log).await_ready()
         assert stuck.returncode is not None
     words = reported.value.sentence
     assert "was not ready after 0 s and was stopped; it was still waiting for the API to answer in" in words
@@ -162,7 +195,7 @@ def test_of_an_up_that_fails_the_last_sentence_is_reported_and_not_how_far_it_wa
 ) -> None:
     run_as_platform("import sys; sys.exit('Starting: preparing\\nThe port 1 is taken.')")
     done = cli("up", "--detach")
-    assert (done.exit_code, done.stderr) == (1, "Error: The port 1 is taken.\n")
+    assert (done.exit_code, done.stderr.splitlines()[-1]) == (1, "Error: The port 1 is taken.")
 
 
 def test_of_an_up_that_is_killed_it_is_informed_how_far_it_was(
@@ -174,4 +207,4 @@ def test_of_an_up_that_is_killed_it_is_informed_how_far_it_was(
     done = cli("up", "--detach")
     reported = "The platform ended while it was waiting for the API without a message; see the logs"
     assert done.exit_code == 1
-    assert " ".join(done.stderr.split()) == f"Error: {reported} in its data folder."
+    assert done.stderr.splitlines()[-1] == f"Error: {reported} in its data folder."

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import httpx
 import pytest
+from trainmaster.cli.terminal import output
 from trainmaster.cli.terminal.output import only_colours, without_escapes
 from typer.testing import Result
 
@@ -70,6 +72,32 @@ def test_silence_is_explained(cli: Invoke, server: Any, sse: Any, job_json: Any)
     server.on("GET", "/jobs/mnist/logs/stream", httpx.Response(200, content=sse(("end", {}))))
     assert cli("logs", "mnist").stderr == "No lines yet; mnist is queued: needs 8 GPUs.\n"
     assert cli("logs", "mnist", "--search", "x").stderr == "No matching lines.\n"
+
+
+@pytest.mark.parametrize("arguments", [["logs", "-f", "mnist"], ["wait", "mnist"]])
+def test_followers_say_why_the_job_waits(
+    arguments: list[str], cli: Invoke, server: Any, sse: Any, job_json: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    never = {"code": "never_fits", "sentence": "Needs 8 GPUs, and no node has a GPU.", "numbers": {}}
+    queued = job_json(state="queued", wait_reason=never)
+    has_explained = threading.Event()
+    note = output.note
+
+    def note_and_go_on(text: str, style: str = "") -> None:
+        note(text, style)
+        has_explained.set()
+
+    def end(_request: httpx.Request) -> httpx.Response:
+        assert has_explained.wait(30)
+        server.on("GET", "/jobs/job_1", job_json(state="cancelled"))
+        return httpx.Response(200, content=sse(("end", {})))
+
+    monkeypatch.setattr(output, "note", note_and_go_on)
+    server.on("GET", "/jobs/mnist", queued)
+    server.on("GET", "/jobs/job_1", queued)
+    server.on("GET", STREAM, end)
+    server.on("GET", "/jobs/job_1/events", end)
+    assert "queued: cannot run on the present nodes: needs 8 GPUs, and no node has a GPU." in cli(*arguments).stderr
 
 
 def test_a_pipe_gets_the_bytes_as_they_are(cli: Invoke, server: Any, sse: Any, line_json: Any) -> None:

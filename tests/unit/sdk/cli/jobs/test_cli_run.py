@@ -117,6 +117,22 @@ def test_run_detached_prints_the_id_alone(cli: Invoke, server: Any, takes_jobs: 
     assert "trainmaster logs -f job_1" in done.stderr
 
 
+def test_a_detached_job_that_can_never_start_is_reported_at_once(
+    cli: Invoke, server: Any, takes_jobs: Any, code: Path, job_json: Any
+) -> None:
+    just = {"code": "just_queued", "sentence": "The next plan decides.", "numbers": {}}
+    never = {"code": "never_fits", "sentence": "Needs 8 GPUs, and no node has a GPU.", "numbers": {}}
+    takes_jobs(server, job_json(state="queued"))
+    states = [job_json(state="queued", wait_reason=reason) for reason in (just, never)]
+    server.on("GET", "/jobs/job_1", *states)
+    done = cli("run", "--detach", "--gpus", "8", "--", "python", "train.py")
+    assert done.exit_code == 0
+    assert done.stdout == "job_1\n"
+    assert "mnist cannot run on the present nodes: needs 8 GPUs, and no node has a GPU." in done.stderr
+    server.on("GET", "/jobs/job_1", job_json(state="queued", wait_reason=never | {"code": "gpus"}))
+    assert "Needs 8" not in cli("run", "--detach", "--gpus", "8", "--", "python", "train.py").stderr
+
+
 def test_ctrl_c_without_a_terminal_detaches_and_says_how_to_cancel(
     cli: Invoke, server: Any, sse: Any, job_json: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,6 +149,27 @@ def test_ctrl_c_without_a_terminal_detaches_and_says_how_to_cancel(
     done = cli("run", "--no-code", "--", "true")
     assert done.exit_code == 130
     assert "trainmaster cancel job_1" in done.stderr
+    assert server.count("POST", "/jobs/job_1/cancel") == 0
+
+
+def test_sigterm_of_run_says_that_the_job_continues(
+    cli: Invoke, server: Any, sse: Any, job_json: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from trainmaster.cli.jobs import follow
+
+    class Terminated(follow.queue.Queue[Any]):
+        def get(self, *_: Any) -> Any:
+            raise SystemExit(143)  # as the command line's signal handler does
+
+    monkeypatch.setattr(follow.queue, "Queue", Terminated)
+    server.on("POST", "/jobs", job_json())
+    server.on("GET", STREAM, httpx.Response(200, content=sse(("end", {}))))
+    server.on("GET", "/jobs/job_1", job_json())
+    done = cli("run", "--no-code", "--", "true")
+    assert done.exit_code == 143
+    assert "Detached; mnist continues." in done.stderr
+    assert "trainmaster cancel job_1" in done.stderr
+    assert "Traceback" not in done.stderr
     assert server.count("POST", "/jobs/job_1/cancel") == 0
 
 
