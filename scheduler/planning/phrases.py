@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from core.domain.sharing.resources import UNSTATED_CPU_MILLI, UNSTATED_MEMORY_BYTES, ResourceRequest
+from core.domain.sharing.resources import ResourceRequest
 
 # Appended to an amount that the user did not state.
 DEFAULT: Final = " (the default where none is stated)"
@@ -45,14 +45,14 @@ def memory(count: int) -> str:
     return f"{count} bytes of memory"
 
 
-def cpu_text(milli: int) -> str:
+def cpu_text(wanted: ResourceRequest) -> str:
     """``2 CPUs``; a default amount is marked as such."""
-    return cpus(milli) + (DEFAULT if milli == UNSTATED_CPU_MILLI else "")
+    return cpus(wanted.cpu_milli) + (DEFAULT if "cpu" in wanted.default_amounts else "")
 
 
-def memory_text(count: int) -> str:
+def memory_text(wanted: ResourceRequest) -> str:
     """``4 GiB of memory``; a default amount is marked as such."""
-    return memory(count) + (DEFAULT if count == UNSTATED_MEMORY_BYTES else "")
+    return memory(wanted.memory_bytes) + (DEFAULT if "memory" in wanted.default_amounts else "")
 
 
 def request(wanted: ResourceRequest, binding: Collection[str] = ()) -> str:
@@ -61,10 +61,11 @@ def request(wanted: ResourceRequest, binding: Collection[str] = ()) -> str:
     ``binding``: scarce resources among ``cpu`` and ``memory``; they are included in any case.
     """
     parts = [gpu_text(wanted)] if wanted.uses_gpu else []
-    if wanted.cpu_milli != UNSTATED_CPU_MILLI or "cpu" in binding:
-        parts.append(cpu_text(wanted.cpu_milli))
-    if wanted.memory_bytes != UNSTATED_MEMORY_BYTES or "memory" in binding:
-        parts.append(memory_text(wanted.memory_bytes))
+    defaults = wanted.default_amounts
+    if "cpu" not in defaults or "cpu" in binding:
+        parts.append(cpu_text(wanted))
+    if "memory" not in defaults or "memory" in binding:
+        parts.append(memory_text(wanted))
     return all_of(parts or [cpus(wanted.cpu_milli), memory(wanted.memory_bytes)])
 
 
@@ -79,8 +80,7 @@ def less(wanted: ResourceRequest, binding: Collection[str]) -> str:
     """What to ask for less of: ``less memory each (state `memory`, since the default binds)``."""
     if not binding:
         return "less each"
-    unstated = {"cpu": wanted.cpu_milli == UNSTATED_CPU_MILLI, "memory": wanted.memory_bytes == UNSTATED_MEMORY_BYTES}
-    defaults = [f"`{name}`" for name in binding if unstated[name]]
+    defaults = [f"`{name}`" for name in binding if name in wanted.default_amounts]
     hint = f" (state {all_of(defaults)})" if defaults else ""
     return f"less {all_of(list(binding))} each{hint}"
 

@@ -79,7 +79,7 @@ async def script_or_caller(request: Request, context: AppContext, scope: Scope) 
 
 def roles_of(gang: dict[str, Any]) -> dict[str, int]:
     """Role -> maximal number of replicas, in rank order. ``gang``: as stored in the job's row."""
-    return {role[0]: role[6] if len(role) > 6 else role[1] for role in gang["roles"]}
+    return {role[0]: (role[6] if len(role) > 6 else None) or role[1] for role in gang["roles"]}
 
 
 def attempt_of(session: Session, attempt_id: AttemptId) -> tuple[ScriptAttempt, datetime | None]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from trainmaster.spec import JobSpec, ServerPlacement
+from trainmaster.spec import JobSpec, Resources, ServerPlacement
 
 # A replica without stated CPU or memory is unlimited and shares what is free; it still reserves this little, so that a
 # node cannot be filled with any number of them.
@@ -55,6 +55,7 @@ class ResourceRequest:
     ``gpu_models``: accepted models, best first, as the user wrote them (matched by
     :mod:`core.domain.sharing.gpus`); empty accepts any. All GPUs of one replica are of one model. ``gpu_milli``:
     a fraction of one device in thousandths, 1 to 999, which is shared with others; then ``gpu_count`` is 0.
+    ``stated``: ``cpu`` and ``memory``, if the user stated the same amount as the default.
     """
 
     cpu_milli: int = UNSTATED_CPU_MILLI
@@ -62,11 +63,18 @@ class ResourceRequest:
     gpu_count: int = 0
     gpu_models: tuple[str, ...] = ()
     gpu_milli: int = 0
+    stated: tuple[str, ...] = ()
 
     @property
     def uses_gpu(self) -> bool:
         """Whether it requests a GPU, or a fraction of one."""
         return bool(self.gpu_count or self.gpu_milli)
+
+    @property
+    def default_amounts(self) -> tuple[str, ...]:
+        """Those of ``cpu`` and ``memory`` that are the default, since the user stated none."""
+        defaults = {"cpu": self.cpu_milli == UNSTATED_CPU_MILLI, "memory": self.memory_bytes == UNSTATED_MEMORY_BYTES}
+        return tuple(name for name, is_default in defaults.items() if is_default and name not in self.stated)
 
     def times(self, members: int) -> ResourceRequest:
         """The reservation of ``members`` replicas together on one node; fractions of a GPU do not add up."""
@@ -139,8 +147,7 @@ class Gang:
                     r.request.memory_bytes,
                     r.request.gpu_count,
                     list(r.request.gpu_models),
-                    # Rare keys are left out if unset, so that existing shapes stay the same.
-                    *((r.most, r.request.gpu_milli) if r.request.gpu_milli else () if r.most is None else (r.most,)),
+                    *_rare_values(r),
                 ]
                 for r in self.roles
             ],
@@ -156,7 +163,9 @@ class Gang:
                 GangRole(
                     r[0],
                     r[1],
-                    ResourceRequest(r[2], r[3], r[4], tuple(r[5]), r[7] if len(r) > 7 else 0),
+                    ResourceRequest(
+                        r[2], r[3], r[4], tuple(r[5]), r[7] if len(r) > 7 else 0, tuple(r[8]) if len(r) > 8 else ()
+                    ),
                     r[6] if len(r) > 6 else None,
                 )
                 for r in data["roles"]
@@ -169,6 +178,14 @@ class Gang:
         )
 
 
+def _rare_values(role: GangRole) -> list[Any]:
+    """Left out from the end while unset, so that existing shapes stay the same."""
+    values = [role.most, role.request.gpu_milli, list(role.request.stated)]
+    while values and not values[-1]:
+        values.pop()
+    return values
+
+
 def gang_of(spec: JobSpec) -> Gang:
     """The gang to place for ``spec``."""
     servers = spec.roles.get("ps")
@@ -177,13 +194,7 @@ def gang_of(spec: JobSpec) -> Gang:
             GangRole(
                 name,
                 (role.min_replicas or role.replicas) if role.is_elastic else role.replicas,
-                ResourceRequest(
-                    role.resources.cpu_milli if role.resources.cpu_milli is not None else UNSTATED_CPU_MILLI,
-                    role.resources.memory_bytes if role.resources.memory_bytes is not None else UNSTATED_MEMORY_BYTES,
-                    0 if role.resources.gpu_milli else role.resources.device_count,
-                    role.resources.gpu_type,
-                    role.resources.gpu_milli,
-                ),
+                _request_of(role.resources),
                 role.replicas if role.is_elastic else None,
             )
             for name, role in spec.ordered_roles()
@@ -193,4 +204,20 @@ def gang_of(spec: JobSpec) -> Gang:
         topology_required=bool(spec.topology and spec.topology.required),
         servers="apart" if servers is not None and servers.placement is ServerPlacement.APART else None,
         spread_servers=servers is not None and servers.spread,
+    )
+
+
+def _request_of(resources: Resources) -> ResourceRequest:
+    cpu_milli, memory_bytes = resources.cpu_milli, resources.memory_bytes
+    stated = (
+        *(("cpu",) if cpu_milli == UNSTATED_CPU_MILLI else ()),
+        *(("memory",) if memory_bytes == UNSTATED_MEMORY_BYTES else ()),
+    )
+    return ResourceRequest(
+        UNSTATED_CPU_MILLI if cpu_milli is None else cpu_milli,
+        UNSTATED_MEMORY_BYTES if memory_bytes is None else memory_bytes,
+        0 if resources.gpu_milli else resources.device_count,
+        resources.gpu_type,
+        resources.gpu_milli,
+        stated,
     )

@@ -119,12 +119,12 @@ def _other_shortages(group: MemberGroup, demand: Demand, empty: EmptyCluster) ->
     numbers: dict[str, int] = {}
     cpu, cpu_node = max((allocatable.cpu_milli, -n) for allocatable, _, n in kinds)
     if cpu < request.cpu_milli:
-        request_phrase = phrases.cpu_text(request.cpu_milli)
+        request_phrase = phrases.cpu_text(request)
         shortages.append(_Shortage("cpu", request_phrase, phrases.cpus(cpu), "less cpu", nodes[-cpu_node].id))
         numbers |= {"cpu_milli": request.cpu_milli, "largest_cpu_milli": cpu}
     memory, memory_node = max((allocatable.memory_bytes, -n) for allocatable, _, n in kinds)
     if memory < request.memory_bytes:
-        request_phrase = phrases.memory_text(request.memory_bytes)
+        request_phrase = phrases.memory_text(request)
         shortages.append(
             _Shortage("memory", request_phrase, phrases.memory(memory), "less memory", nodes[-memory_node].id)
         )

@@ -124,7 +124,7 @@ class ShortageReasons:
         name = self.cluster.nodes[number].id
         if free.cpu[number] < request.cpu_milli:
             most_free = phrases.cpus(free.cpu[number])
-            needs = f"needs {phrases.cpu_text(request.cpu_milli)} on one node {each_member(group)}"
+            needs = f"needs {phrases.cpu_text(request)} on one node {each_member(group)}"
             sentence = f"{needs}; the most that is free is {most_free}, on {name}"
             return sentence + self.holders.occupants_phrase(number), {
                 "most_free_cpu_milli": free.cpu[number],
@@ -134,7 +134,7 @@ class ShortageReasons:
         name = self.cluster.nodes[number].id
         if free.memory[number] < request.memory_bytes:
             most_free = phrases.memory(free.memory[number])
-            needs = f"needs {phrases.memory_text(request.memory_bytes)} on one node {each_member(group)}"
+            needs = f"needs {phrases.memory_text(request)} on one node {each_member(group)}"
             sentence = f"{needs}; the most that is free is {most_free}, on {name}"
             return sentence + self.holders.occupants_phrase(number), {
                 "most_free_memory_bytes": free.memory[number],

@@ -6,9 +6,10 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from trainmaster.spec import parse_spec
 
 from core.domain.ids import JobId, NodeId
-from core.domain.sharing.resources import Amounts, Gang, GangRole, ResourceRequest
+from core.domain.sharing.resources import Amounts, Gang, GangRole, ResourceRequest, gang_of
 from scheduler.planning import (
     Account,
     Estimate,
@@ -163,6 +164,20 @@ def test_a_binding_default_is_named_as_unstated() -> None:
         "needs 128 MiB of memory (the default where none is stated) on one node for its worker; the most that is free "
         "is 64 MiB of memory"
     )
+
+
+def test_an_amount_that_is_stated_is_never_called_the_default() -> None:
+    nodes = [NodeSnapshot(NodeId("n"), {}, Amounts(1000, 2**40, {}), Amounts(1000, 2**40, {}))]
+    stated = gang_of(parse_spec({"name": "many", "command": "true", "workers": 20, "cpu": "100m", "memory": "1Gi"}))
+    assert why(nodes, stated).sentence == (
+        "needs 0.1 CPUs and 1 GiB of memory for each of 20 workers, and even empty the cluster holds only 10 of them. "
+        "Ask for at most 10 replicas, or for less cpu each"
+    )
+    assert Gang.from_json(stated.to_json()) == stated
+    unstated = gang_of(parse_spec({"name": "many", "command": "true", "workers": 20, "memory": "1Gi"}))
+    assert "0.1 CPUs (the default where none is stated) and 1 GiB" in why(nodes, unstated).sentence
+    assert unstated.shape() != stated.shape()
+    assert unstated.to_json()["roles"][0] == ["worker", 20, 100, 2**30, 0, []]
 
 
 def test_what_can_never_run_says_what_to_ask_for_instead() -> None:
