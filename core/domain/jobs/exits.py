@@ -131,6 +131,8 @@ _NO_SERVER: Final = (
     "the server's file is not there; put it into the model's folder and deploy with the command "
     "`python $AIP_STORAGE_URI/FILE`, or name its whole path"
 )
+# Messages of torch without a GPU; a script may also catch and print them.
+_NO_GPU: Final = r"[Nn]o CUDA GPUs are available|Torch not compiled with CUDA enabled|Found no NVIDIA driver"
 # The first matching rule counts. The matching line is quoted before the hint.
 _RULES: Final = (
     _rule(
@@ -195,6 +197,35 @@ _RULES: Final = (
         ExitKind.USER_ERROR,
         "correct the code and submit it again",
         hopeless=True,
+    ),
+    _rule(
+        r"^ModuleNotFoundError: No module named 'tensorflow\.(?:contrib|examples)\b"
+        r"|^AttributeError: module 'tensorflow(?:\.[\w.]+)?' has no attribute '(?:placeholder|Session"
+        r"|InteractiveSession|contrib|app|flags|logging|ConfigProto|GPUOptions|get_variable|variable_scope|get_default_graph"
+        r"|reset_default_graph|global_variables_initializer|set_random_seed|layers|gfile|truncated_normal|random_uniform"
+        r"|log|to_float|to_int32|(?:Adam|Adagrad|RMSProp|Momentum|GradientDescent)Optimizer|Saver|Server"
+        r"|MonitoredTrainingSession|SyncReplicasOptimizer|replica_device_setter|get_or_create_global_step)'"
+        r"|^RuntimeError: (?:tf\.placeholder\(\) is not compatible with eager execution|The Session graph is empty)",
+        ExitKind.USER_ERROR,
+        "the code is for TensorFlow 1, and TensorFlow 2 is installed where the job runs; write `import "
+        "tensorflow.compat.v1 as tf` and `tf.disable_v2_behavior()`, or use an image with TensorFlow 1.15 (for "
+        "tf.contrib)",
+        hopeless=True,
+    ),
+    _rule(
+        r"Distributed package doesn't have NCCL built in|ProcessGroupNCCL is only supported with GPUs, no GPUs found",
+        ExitKind.USER_ERROR,
+        "the NCCL backend needs GPUs and a torch with CUDA; without GPUs use init_process_group('gloo'), otherwise "
+        "request GPUs (`--gpus`, roles.{role}.resources.gpus)",
+        hopeless=True,
+    ),
+    _rule(
+        # Only exceptions: TensorFlow's log has similar lines in each run without a GPU.
+        rf"^(?:\w+\.)*\w*Error: (?:.*)(?:{_NO_GPU}|torch\.cuda\.is_available\(\) is False"
+        r"|no CUDA-capable device is detected|'_cuda_setDevice'|Unable to initialize backend '(?:cuda|gpu)')",
+        ExitKind.USER_ERROR,
+        "the process has no GPU that CUDA can use; request GPUs (`--gpus`, roles.{role}.resources.gpus) and install a "
+        "framework with CUDA where the job runs, or use the CPU if `torch.cuda.is_available()` is false",
     ),
     _rule(
         r"^ModuleNotFoundError: No module named '(?P<module>[^']+)'",
@@ -384,8 +415,19 @@ def classify(facts: ExitFacts) -> ExitVerdict:
             kind = ExitKind.HARDWARE
         return ExitVerdict(kind, sentence, f"{facts.cause.value}:{facts.role}", is_hopeless, fault=fault)
     if facts.exit_code == 0:
-        return ExitVerdict(ExitKind.SUCCESS, f"{facts.replica} finished.", "success")
+        return ExitVerdict(ExitKind.SUCCESS, f"{facts.replica} finished.{warning_of(facts)}", "success")
     return _from_log(facts)
+
+
+def warning_of(facts: ExitFacts) -> str:
+    """A sentence after that of a success, if the log's last lines tell that the GPU was not used; otherwise empty."""
+    line = next((line for line in facts.log_tail.splitlines() if re.search(_NO_GPU, line)), None)
+    if line is None:
+        return ""
+    return (
+        f" Warning: {facts.replica} ran without a GPU: {_quote(_PREFIX.sub('', line).strip())} – request GPUs "
+        f"(`--gpus`, roles.{facts.role}.resources.gpus), and install a framework with CUDA where the job runs."
+    )
 
 
 def for_server(verdict: ExitVerdict) -> ExitVerdict:

@@ -17,6 +17,7 @@ from core.domain.jobs.exits import (
     for_server,
     is_retryable,
     root_cause,
+    warning_of,
 )
 from core.domain.jobs.lifecycle import JobEvent
 from core.domain.jobs.states import DesiredState, JobState, ReplicaState
@@ -81,7 +82,7 @@ def attempt_end(
     progressed = has_progressed(snapshot, members, now)
     if stop is None:
         return AttemptEnd(
-            JobEvent.SUCCEED, ExitKind.SUCCESS, _success_sentence(snapshot), exit_code=0, has_progressed=True
+            JobEvent.SUCCEED, ExitKind.SUCCESS, _success_sentence(snapshot, members), exit_code=0, has_progressed=True
         )
     cause = stop.cause
     match cause:
@@ -192,7 +193,12 @@ def _is_failure(member: GangMember) -> bool:
     )
 
 
-def _success_sentence(snapshot: AttemptSnapshot) -> str:
+def _success_sentence(snapshot: AttemptSnapshot, members: tuple[GangMember, ...]) -> str:
+    warnings = (warning_of(member.exit) for member in members if member.exit is not None and member.exit.exit_code == 0)
+    return _success_of(snapshot) + next(filter(None, warnings), "")
+
+
+def _success_of(snapshot: AttemptSnapshot) -> str:
     roles = snapshot.job.spec.roles
     deciders = [(name, roles[name].replicas) for name in sorted(CompletionRules.of(snapshot.job.spec).deciders)]
     if sum(role.replicas for role in roles.values()) == 1:

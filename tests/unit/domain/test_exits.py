@@ -34,6 +34,37 @@ def test_an_exit_with_zero_is_a_success():
     assert classify(end(code=0, cause=ExitCause.HANGING_EXIT)).kind is ExitKind.SUCCESS
 
 
+def test_a_success_without_the_gpu_that_the_program_looked_for_is_a_warning():
+    verdict = classify(end("step 1\n[rank0]: No CUDA GPUs are available, using the CPU\nstep 2", code=0))
+    assert verdict.kind is ExitKind.SUCCESS
+    assert verdict.sentence.startswith(
+        "worker-0 finished. Warning: worker-0 ran without a GPU: No CUDA GPUs are available, using the CPU – request "
+        "GPUs (`--gpus`, roles.worker.resources.gpus)"
+    )
+    # TensorFlow writes such lines in each run without a GPU, also where none is wanted.
+    log = "failed call to cuInit: CUDA_ERROR_NO_DEVICE: no CUDA-capable device is detected"
+    assert classify(end(log, code=0)).sentence == "worker-0 finished."
+    assert "GPU" not in classify(end(f"{log}\n{TRACEBACK.format(line='ValueError: bad')}")).sentence
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "AssertionError: Torch not compiled with CUDA enabled",
+        "RuntimeError: No CUDA GPUs are available",
+        "RuntimeError: Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU",
+        "torch.AcceleratorError: CUDA error: no CUDA-capable device is detected",
+        "RuntimeError: Attempting to deserialize object on CUDA but torch.cuda.is_available() is False.",
+        "AttributeError: module 'torch._C' has no attribute '_cuda_setDevice'",
+    ],
+)
+def test_cuda_without_a_gpu_is_answered_with_how_to_request_one(line):
+    verdict = classify(end(TRACEBACK.format(line=line)))
+    assert verdict.kind is ExitKind.USER_ERROR
+    assert f": {line} – the process has no GPU that CUDA can use; request GPUs (`--gpus`, " in verdict.sentence
+    assert not verdict.is_hopeless  # the driver of another node may work
+
+
 def test_the_last_line_of_a_traceback_is_quoted():
     verdict = classify(end(TRACEBACK.format(line="ValueError: the loss is nan")))
     assert verdict.kind is ExitKind.USER_ERROR
@@ -98,6 +129,26 @@ def test_a_script_for_keras_2_under_keras_3_is_reported():
             "}) with an unsupported type (<class 'tensorflow.python.distribute.values.PerReplica'>) to a Tensor.",
             1,
             "env.TF_USE_LEGACY_KERAS",
+        ),
+        *(
+            (TRACEBACK.format(line=line), 1, "TensorFlow 1, and TensorFlow 2 is installed")
+            for line in (
+                "AttributeError: module 'tensorflow' has no attribute 'placeholder'",
+                "AttributeError: module 'tensorflow' has no attribute 'Session'. Did you mean: 'version'?",
+                "AttributeError: module 'tensorflow' has no attribute 'contrib'",
+                "AttributeError: module 'tensorflow' has no attribute 'app'",
+                "AttributeError: module 'tensorflow._api.v2.train' has no attribute 'AdamOptimizer'",
+                "ModuleNotFoundError: No module named 'tensorflow.examples.tutorials'",
+                "ModuleNotFoundError: No module named 'tensorflow.contrib'",
+                "RuntimeError: tf.placeholder() is not compatible with eager execution.",
+            )
+        ),
+        *(
+            (TRACEBACK.format(line=line), 1, "init_process_group('gloo')")
+            for line in (
+                "RuntimeError: Distributed package doesn't have NCCL built in",
+                "ValueError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!",
+            )
         ),
         (
             TRACEBACK.format(line="AttributeError: module 'tensorflow' has no attribute 'estimator'"),

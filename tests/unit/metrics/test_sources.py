@@ -433,7 +433,7 @@ def test_the_machine_is_sampled_and_the_first_sample_has_no_rates(tmp_path: Path
     (tmp_path / "memory.current").write_text("5000\n")
     (tmp_path / "memory.stat").write_text("anon 1\ninactive_file 1000\n")
     (tmp_path / "cpu.stat").write_text("usage_usec 1000000\n")
-    sampler = Sampler({"memory": str(tmp_path), "cpu": str(tmp_path)}, "")
+    sampler = Sampler({"memory": str(tmp_path), "cpu": str(tmp_path)}, "", has_own_network=True)
     first = sampler.sample(10.0)
     assert first == {"memory_bytes": 4000.0}
     (tmp_path / "cpu.stat").write_text("usage_usec 3000000\n")
@@ -447,9 +447,18 @@ def test_the_machine_is_sampled_and_the_first_sample_has_no_rates(tmp_path: Path
 
 
 def test_without_groups_and_without_a_gpu_library_there_is_what_proc_tells() -> None:
-    sampler = Sampler({}, None)
+    sampler = Sampler({}, None, has_own_network=False)
     assert "memory_bytes" in sampler.sample(1.0)
     sampler.close()
+
+
+def test_a_plain_process_has_no_network_figures_of_its_machine() -> None:
+    sampler = Sampler({}, "", has_own_network=False)
+    sampler.sample(1.0)
+    second = sampler.sample(2.0)
+    sampler.close()
+    assert "cpu_percent" in second
+    assert not [name for name in second if name.startswith("network")]
 
 
 # --- the real writer

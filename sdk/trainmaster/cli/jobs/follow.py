@@ -31,6 +31,7 @@ _COLOURS: Final = (36, 32, 33, 35, 34, 96, 92, 93, 95, 94)
 _POLL_S: Final = 1.0
 # While the job runs: it may wait again, after a failure or a preemption.
 _RUNNING_POLL_S: Final = 5.0
+_WARNING: Final = "Warning: "  # in the sentence of a success
 _WAITING: Final = ("queued", "starting", "paused")
 # After a submission, until the planner has explained why the job waits.
 _PLANNED_WITHIN_S: Final = 2.0
@@ -119,7 +120,9 @@ def tell_end(detail: JobDetail) -> None:
     from rich.text import Text
 
     console = output.notes()
-    end = exit_text(detail.exit) if detail.state != "succeeded" else None
+    end = exit_text(detail.exit)
+    if detail.state == "succeeded":
+        end = "".join((end or "").partition(_WARNING)[1:])  # the line states the success already
     ran = runtime_of(detail, output.now())
     line = Text.assemble(
         output.state_text(detail.state, console),

@@ -76,6 +76,8 @@ def show_resources(
     output.print_table(columns, [_use_row(replica) for replica in summary.replicas], empty="No measurements yet.")
     for note in summary.notes:
         output.note(note)
+    if any(use.cpu_percent is not None and use.network_received_bytes_s is None for use in summary.replicas):
+        output.note("No network figures: a plain process shares the network of its machine.", "dim")
 
 
 def _use_row(use: ReplicaUse) -> list[str | None]:

@@ -366,7 +366,7 @@ def make_collector(
     groups = groups_of(order.view, prepared.groups.by_controller)
     visible = order.env.get("CUDA_VISIBLE_DEVICES", None if order.view == "as_is" else "")
     return Collector(
-        sampler=Sampler(groups, visible),
+        sampler=Sampler(groups, visible, has_own_network=order.view == "as_is"),
         events=EventFileReader(output, work, FileClaims(folder, owner), say, now=clock.monotonic(), began=began),
         hypertune=HypertuneFile(prepared.job_folder + "/hypertune/output.metric"),
         patterns=LinePatterns(read_patterns(order.env.get(PATTERNS_VARIABLE, ""))),

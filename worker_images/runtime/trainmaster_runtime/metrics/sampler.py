@@ -145,10 +145,13 @@ class Sampler:
 
     groups: control groups that hold the replica alone, by controller; empty: there are none.
     visible_gpus: as CUDA_VISIBLE_DEVICES has it; ``None``: all.
+    has_own_network: in a network namespace of its own, as in a container. The counts of a plain process' namespace are
+        those of the whole machine, so they are left out.
     """
 
-    def __init__(self, groups: Dict[str, str], visible_gpus: Optional[str]) -> None:
+    def __init__(self, groups: Dict[str, str], visible_gpus: Optional[str], *, has_own_network: bool) -> None:
         self._groups = groups
+        self._has_own_network = has_own_network
         self._gpus = NvmlSampler(visible_gpus)
         self._before: Dict[str, float] = {}
         self._before_at = 0.0
@@ -160,7 +163,7 @@ class Sampler:
         counts = {
             "cpu_percent": self._cpu_seconds(pids) * 100,
             **_disk_bytes(pids),
-            **_network_bytes(),
+            **(_network_bytes() if self._has_own_network else {}),
         }
         elapsed = now - self._before_at
         if self._before and elapsed > 0:
@@ -215,7 +218,7 @@ def _disk_bytes(pids: List[int]) -> Dict[str, float]:
 
 
 def _network_bytes() -> Dict[str, float]:
-    """Bytes of this network namespace: the replica's own in a container, the machine's for plain processes."""
+    """Bytes of all interfaces of this network namespace but the loopback."""
     received = sent = 0.0
     for line in procfs.network_lines():
         name, _, counters = line.partition(b":")
