@@ -254,7 +254,7 @@ def list_studies(query: Annotated[StudyQuery, Query()], caller: Reader, context:
 @router.get("/{study}", operation_id="get_study", summary="One study with its spec and its best result over time")
 def get_study(study: StudyViewer, context: AppContextDep) -> StudyDetail:
     with context.read() as work:
-        return study_detail(work.session, study.load(work.session)[0])
+        return study_detail(work.session, study.load(work.session)[0], work.now)
 
 
 @router.get("/{study}/best", operation_id="get_study_best", summary="The best trial, or the Pareto front")
@@ -383,7 +383,7 @@ def resume_study(study: StudyMember, context: AppContextDep, body: ReasonRequest
 def extend_study(body: StudyExtend, study: StudyMember, context: AppContextDep) -> StudyDetail:
     """A study that has ended continues."""
     with context.write() as work:
-        return study_detail(work.session, service.extend(work, study, body))
+        return study_detail(work.session, service.extend(work, study, body), work.now)
 
 
 @router.delete("/{study}", operation_id="delete_study", summary="Delete an ended study", status_code=204)
@@ -433,9 +433,10 @@ def complete_trial(body: TrialComplete, number: TrialNumber, study: StudyMember,
 
 def _apply(context: AppContext, study: StudyAccess, event: StudyEvent, body: ReasonRequest | None) -> StudyDetail:
     with context.write() as work:
-        return study_detail(work.session, service.request_transition(work, study, event, body.reason if body else ""))
+        changed = service.request_transition(work, study, event, body.reason if body else "")
+        return study_detail(work.session, changed, work.now)
 
 
 def _created(work: UnitOfWork, made: service.StudyCreated) -> Response:
     headers = {} if made.is_new else {REPLAYED: "true"}
-    return json_response(study_detail(work.session, made.row), 201, headers)
+    return json_response(study_detail(work.session, made.row, work.now), 201, headers)

@@ -6,18 +6,23 @@ The result of an ended trial never changes, so each request reads only the new o
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Final, cast
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 from trainmaster.studies import Goal, StudySpec
+from trainmaster.wire.jobs import WaitReasonView
 from trainmaster.wire.studies import StudyBest, StudyDetail, StudyView, StudyWinner, TrialView
 from trainmaster.wire.studies import StudyState as WireState
 
 from api.app.cache import LruCache
+from api.jobs.schemas import wait_reason_of
 from core.db.engine import UntypedRow
 from core.db.repositories import studies
+from core.db.repositories.jobs import view_row
 from core.db.tables import Job, Model, ModelVersion, Project, Study, Trial, User
+from core.domain.jobs.states import JobState
 from core.domain.studies.budget import CHOSEN
 from core.domain.studies.results import TrialResult, best, best_so_far, pareto, regret, values_of
 from core.domain.studies.states import StudyState, TrialState
@@ -70,7 +75,7 @@ def study_views(session: Session, rows: Sequence[Study]) -> list[StudyView]:
     return [_view(session, row, counts[row.id], waiting.get(row.id, 0), projects, users) for row in rows]
 
 
-def study_detail(session: Session, study: Study) -> StudyDetail:
+def study_detail(session: Session, study: Study, now: datetime) -> StudyDetail:
     view = study_view(session, study)
     spec = StudySpec.model_validate(study.spec)
     return StudyDetail(
@@ -81,7 +86,23 @@ def study_detail(session: Session, study: Study) -> StudyDetail:
         best_so_far=best_so_far(results(session, study.id, spec), spec.metrics[0].goal),
         winner=winner_view(session, study),
         namesakes=_namesakes(session, study),
+        wait_reason=_wait_reason(session, study.id, now) if view.waiting else None,
     )
+
+
+def _wait_reason(session: Session, study_id: str, now: datetime) -> WaitReasonView | None:
+    """The wait reason of the first running trial whose job is queued."""
+    query = (
+        select(Job.id)
+        .join(Trial, Trial.job_id == Job.id)
+        .where(
+            Trial.study_id == study_id,
+            Trial.state == TrialState.RUNNING.value,
+            Job.state == JobState.QUEUED.value,
+        )
+    )
+    job_id = session.scalars(query.order_by(Trial.number).limit(1)).first()
+    return None if job_id is None else wait_reason_of(view_row(session, job_id), now)
 
 
 def _namesakes(session: Session, study: Study) -> list[str]:

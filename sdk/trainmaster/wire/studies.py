@@ -9,6 +9,7 @@ from pydantic import Field
 
 from trainmaster.studies.model import MAX_PARALLEL, MAX_TRIALS, StudySpec
 from trainmaster.wire.base import Finite, WireModel, WireRequest
+from trainmaster.wire.jobs import WaitReasonView
 
 StudyState = Literal["running", "paused", "stopping", "succeeded", "failed", "cancelled"]
 TrialState = Literal["running", "succeeded", "stopped", "failed", "cancelled"]
@@ -88,6 +89,7 @@ class StudyDetail(StudyView):
 
     ``winner``: after the study's end, if its spec has one and a trial succeeded. ``namesakes``: IDs of up to ten other
     active studies with the same name in the project, newest first; the name refers to the newest study.
+    ``wait_reason``: of the first of the ``waiting`` trials.
     """
 
     spec: StudySpec
@@ -96,6 +98,7 @@ class StudyDetail(StudyView):
     best_so_far: list[tuple[int, float]] = Field(default_factory=list)
     winner: StudyWinner | None = None
     namesakes: list[str] = Field(default_factory=list)
+    wait_reason: WaitReasonView | None = None
 
 
 class StudyBest(WireModel):

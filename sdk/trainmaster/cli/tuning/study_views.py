@@ -34,6 +34,7 @@ def show_study(detail: StudyDetail) -> None:
             f"{detail.algorithm}: {detail.algorithm_reason}" if detail.algorithm_reason else detail.algorithm,
         ),
         ("Trials", progress_words(detail)),
+        ("Waiting", wait_words(detail)),
         ("Cloned from", detail.cloned_from),
         ("GPU-hours", f"{detail.gpu_hours:.2f}" if detail.gpu_hours else None),
     ]
@@ -45,6 +46,14 @@ def show_study(detail: StudyDetail) -> None:
     if detail.winner is not None:
         pairs.append(("Winner", winner_words(detail.winner)))
     output.print_pairs(pairs)
+
+
+def wait_words(detail: StudyDetail) -> str | None:
+    """Why trials wait, unless the note says that they can never start."""
+    from trainmaster.cli.jobs.listing import waiting_text
+
+    reason = detail.wait_reason
+    return None if reason is None or (reason.is_infeasible and detail.note) else waiting_text(reason)
 
 
 def winner_words(winner: StudyWinner) -> str:
@@ -212,7 +221,7 @@ def follow_study(client: Client, study: str, *, as_json: bool) -> int:
     from trainmaster.wire.studies import TERMINAL_STUDY_STATES
 
     ended = EndedTrials(client)
-    last_note = ""
+    last_note = last_wait = ""
     was_paused = False
     detail = client.get_study(study)
     warn_of_same_names(detail)
@@ -224,6 +233,10 @@ def follow_study(client: Client, study: str, *, as_json: bool) -> int:
         if detail.note and detail.note != last_note:
             last_note = detail.note
             output.note(detail.note, "yellow")
+        wait = wait_words(detail)
+        if wait and wait != last_wait and detail.wait_reason and detail.wait_reason.code != "just_queued":
+            last_wait = wait
+            output.note(f"{output.count(detail.waiting, 'trial')} waiting: {wait}", "dim")
         is_paused = detail.state == "paused"
         if is_paused != was_paused and detail.state not in TERMINAL_STUDY_STATES:
             was_paused = is_paused

@@ -14,7 +14,7 @@ from trainmaster.wire.jobs import WaitReasonView
 from api.forecasts import service
 from core.db import leases
 from core.db.engine import SessionFactory, unit_of_work
-from core.db.tables import Event, Study, Trial
+from core.db.tables import Event, Job, Study, Trial, WaitReason
 from core.domain.studies.budget import IGNORED_FAILURES, PAUSED_AT, evaluate_budget
 from core.wakeups import TOPIC_STUDY
 from scheduler.control.studies.facts import load_study
@@ -252,6 +252,20 @@ def test_who_has_its_name_and_goes_on_is_reported(client: TestClient, sessions: 
     with unit_of_work(sessions) as session:
         session.get_one(Study, first["id"]).state = "succeeded"
     assert client.get(f"{URL}/search").json()["namesakes"] == []
+
+
+def test_why_trials_wait_is_reported(client: TestClient, sessions: SessionFactory, study_loop: StudyLoop) -> None:
+    made = create(client, SPEC)
+    assert made["wait_reason"] is None
+    study_loop.reconcile(made["id"])
+    with unit_of_work(sessions) as session:
+        [shape] = set(session.scalars(select(Job.shape)))
+        reason = {"code": "no_room", "sentence": "needs 8 GPUs on one node", "numbers": {}}
+        session.add(WaitReason(shape=shape, updated_at=datetime.now(UTC), **reason))
+    shown = client.get(f"{URL}/search").json()
+    assert shown["waiting"] == 2
+    assert shown["wait_reason"]["code"] == "no_room"
+    assert shown["wait_reason"]["sentence"].lower().startswith("needs 8 gpus on one node")
 
 
 def test_which_algorithm_auto_is_is_reported_with_the_reason(client: TestClient, study_loop: StudyLoop) -> None:

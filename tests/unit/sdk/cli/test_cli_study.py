@@ -340,3 +340,14 @@ def test_automl_that_no_node_could_hold_is_reported_by_its_option(server: Any, c
     cli("automl", "--data", "data/x.csv", "--target", "y", "--wait-for-nodes")
     bodies = [json.loads(one.content) for one in server.requests if one.method == "POST"]
     assert [one.get("wait_for_nodes") for one in bodies] == [None, True]
+
+
+def test_why_trials_wait_is_shown(cli: Any, server: Any) -> None:
+    reason = {"code": "no_room", "sentence": "Needs 2 CPUs; 1 CPU is free.", "numbers": {}}
+    waits = {**STUDY, "state": "running", "trials": {"running": 2}, "waiting": 2, "wait_reason": reason}
+    server.on("GET", "/studies/digits", waits)
+    server.on("GET", "/studies/digits/trials", {"items": [], "next_cursor": None})
+    assert "Waiting    Needs 2 CPUs; 1 CPU is free." in cli("study", "show", "digits").stdout
+    never = {**waits, "wait_reason": reason | {"code": "never_fits"}, "note": "Its trials cannot start: needs 2 CPUs."}
+    server.on("GET", "/studies/digits", never)
+    assert "Waiting  " not in cli("study", "show", "digits").stdout  # the note says it

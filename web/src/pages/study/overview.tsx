@@ -51,7 +51,10 @@ export function StudyOverview() {
 
 /** Why the study ended, or a warning while it runs. */
 function WaitOrEndNote({ study }: { study: StudyDetail }) {
-  const text = [study.reason, study.note]
+  const reason = study.wait_reason;
+  const isKnown = reason && reason.code !== "just_queued" && !(reason.is_infeasible && study.note);
+  const wait = isKnown ? waitText(study.waiting ?? 0, reason.sentence) : "";
+  const text = [study.reason, study.note, wait]
     .flatMap((parameter) => (parameter ? [withFullStop(parameter)] : []))
     .join(" ");
   if (!text) return null;
@@ -70,6 +73,12 @@ function WaitOrEndNote({ study }: { study: StudyDetail }) {
       </div>
     </div>
   );
+}
+
+/** "2 trials wait: needs 8 GPUs …" */
+function waitText(waiting: number, sentence: string) {
+  const verb = waiting === 1 ? "waits" : "wait";
+  return `${pluralize(waiting, "trial")} ${verb}: ${sentence.charAt(0).toLowerCase()}${sentence.slice(1)}`;
 }
 
 const FRONT_SHOWN = 8; // trials of the front that are listed initially
