@@ -33,7 +33,7 @@ def test_a_job_is_registered_as_model_and_its_versions_are_compared(page: Any, p
     dialog = page.get_by_role("dialog")
     dialog.get_by_label("Model", exact=True).fill("Not a name")
     dialog.get_by_role("button", name="Register").click()
-    expect(dialog.get_by_role("alert")).to_contain_text("lower-case letters")
+    expect(dialog.get_by_role("alert")).to_contain_text("letters (a to z), digits")
     dialog.get_by_label("Model", exact=True).fill("letters")
     dialog.get_by_label("Path in the output").fill("nothing-there")
     dialog.get_by_role("button", name="Register").click()

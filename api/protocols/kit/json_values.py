@@ -27,6 +27,11 @@ def slug(text: str, default: str = "custom-job") -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:63].strip("-") or default
 
 
+def display_name(text: str, default: str = "custom-job") -> str:
+    """The name of a job or study: ``text`` if it is valid, otherwise its :func:`slug`."""
+    return text if _LABEL.fullmatch(text) else slug(text, default)
+
+
 def command_with_packages(requirements: Sequence[str], *command: str) -> list[str]:
     """``command`` after the installation of pip requirements. Further arguments may be appended."""
     return ["python3", "-c", _RUNNER.read_text(encoding="utf-8"), *requirements, "--", *command]

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from api.protocols.kit.errors import NotServed, refuse_unknown
-from api.protocols.kit.json_values import command_with_packages, own_labels, shortened, slug
+from api.protocols.kit.json_values import command_with_packages, display_name, own_labels, shortened
 from core.db.json import dump_json
 from core.domain.contracts.tf_config import past_placeholders
 from core.domain.errors import InvalidRequest, InvalidSpec
@@ -301,7 +301,7 @@ def job_spec_of(
     # Placeholders in an entrypoint are literal text.
     entrypoint, carried = past_placeholders(request.entrypoint, _ENTRYPOINT)
     spec: dict[str, Any] = {
-        "name": slug(request.metadata.get("job_name") or submission_id, "ray-job"),
+        "name": display_name(request.metadata.get("job_name") or submission_id, "ray-job"),
         "project": project,
         "command": _command(entrypoint, environment),
         "env": {**environment.env_vars, **carried},

@@ -38,7 +38,7 @@ def trial_spec(spec: StudySpec, number: int, parameters: Mapping[str, Any]) -> J
     template = spec.template
     suffix = f"-{number}"
     changes: dict[str, Any] = {
-        "name": f"{spec.name[: _NAME_CHARS - len(suffix)].rstrip('-')}{suffix}",
+        "name": f"{spec.name[: _NAME_CHARS - len(suffix)].rstrip('._-')}{suffix}",
         "labels": {STUDY_LABEL: spec.name, TRIAL_LABEL: str(number), **template.labels},
     }
     if template.output is not None:
@@ -54,7 +54,7 @@ def winner_spec(spec: StudySpec, number: int, parameters: Mapping[str, Any]) -> 
         raise ValueError("a study without a winner runs no trial once more")
     job = trial_spec(spec, number, parameters)
     changes: dict[str, Any] = {
-        "name": f"{spec.name[: _NAME_CHARS - len(_WINNER_SUFFIX)].rstrip('-')}{_WINNER_SUFFIX}",
+        "name": f"{spec.name[: _NAME_CHARS - len(_WINNER_SUFFIX)].rstrip('._-')}{_WINNER_SUFFIX}",
         "labels": {**job.labels, WINNER_LABEL: "true"},
         **_appended(job, spec.winner.arguments),
     }

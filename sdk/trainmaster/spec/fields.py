@@ -58,6 +58,8 @@ Gpus = Annotated[
 
 # RFC 1123 label: it becomes part of host names and Kubernetes object names.
 NAME_PATTERN: Final = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
+# Names from which no host name and no path is derived; also valid as the value of a label.
+DISPLAY_NAME_PATTERN: Final = r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$"
 ROLE_PATTERN: Final = r"^[a-z]([a-z0-9-]{0,18}[a-z0-9])?$"
 ENV_PATTERN: Final = r"^[A-Za-z_][A-Za-z0-9_]*$"
 CODE_PATTERN: Final = r"^sha256:[0-9a-f]{64}$"
@@ -207,6 +209,18 @@ def _name_hint(value: str) -> str:
     suggestion = re.sub(r"[^a-z0-9]+", "-", value.lower()).strip("-")[:63].strip("-")
     raise FieldError(
         f"{quoted(value)} is not a name: at most 63 lower-case letters, digits and '-', no '-' at the ends",
+        f"for example {suggestion}" if suggestion else None,
+    )
+
+
+def _display_name_hint(value: str) -> str:
+    """``value``; otherwise an error that suggests the nearest valid name."""
+    if re.fullmatch(DISPLAY_NAME_PATTERN[1:-1], value):
+        return value
+    suggestion = re.sub(r"[^A-Za-z0-9._-]+", "-", value).strip("._-")[:63].strip("._-")
+    raise FieldError(
+        f"{quoted(value)} is not a name: at most 63 letters (a to z), digits, '.', '_' and '-', with a letter or digit "
+        "at both ends",
         f"for example {suggestion}" if suggestion else None,
     )
 
@@ -510,6 +524,12 @@ Name = Annotated[
     BeforeValidator(_line),
     AfterValidator(_name_hint),
     Field(json_schema_extra={"pattern": NAME_PATTERN}),
+]
+DisplayName = Annotated[
+    str,
+    BeforeValidator(_line),
+    AfterValidator(_display_name_hint),
+    Field(json_schema_extra={"pattern": DISPLAY_NAME_PATTERN}),
 ]
 RoleName = Annotated[
     str,

@@ -27,6 +27,7 @@ from trainmaster.spec.fields import (
     Command,
     CondaName,
     CpuQuantity,
+    DisplayName,
     EnvName,
     Flag,
     Folder,
@@ -228,7 +229,7 @@ class JobSpec(_Model):
         """``data`` with its shorthands turned into roles."""
         return expand_keywords(data) if isinstance(data, dict) else data
 
-    name: Name = Field(description="Display name of the job; need not be unique.", examples=["digits"])
+    name: DisplayName = Field(description="Display name of the job; need not be unique.", examples=["digits"])
     project: Name = Field(default="default", description="Project of the job.")
     image: Image | None = Field(
         default=None,

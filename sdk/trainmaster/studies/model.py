@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from trainmaster.spec.errors import FieldError
-from trainmaster.spec.fields import Flag, Integer, Name, Seconds, choice, kind_of
+from trainmaster.spec.fields import DisplayName, Flag, Integer, Name, Seconds, choice, kind_of
 from trainmaster.spec.model import JobSpec
 from trainmaster.wire.models import check_alias, check_model_name
 
@@ -300,7 +300,7 @@ class StudySpec(_Model):
     ``template``: the trials' job; ``None``: external trials, a program asks for points and tells results.
     """
 
-    name: Name
+    name: DisplayName
     project: Name = "default"
     template: JobSpec | None = None
     parameters: dict[str, Parameter]

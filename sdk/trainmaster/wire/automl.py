@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from trainmaster.spec.fields import NAME_PATTERN
+from trainmaster.spec.fields import DISPLAY_NAME_PATTERN
 from trainmaster.wire.base import WireModel, WireRequest
 from trainmaster.wire.models import Alias, ModelName
 from trainmaster.wire.studies import WAIT_FOR_NODES, StudyState, StudyWinner
@@ -34,7 +34,7 @@ class AutomlCreate(WireRequest):
     project: str = Field(default="default", max_length=100)
     name: str | None = Field(
         default=None,
-        pattern=NAME_PATTERN,
+        pattern=DISPLAY_NAME_PATTERN,
         description="Name of the study; default: `automl-` and the name of the data.",
     )
     model: ModelName | None = Field(

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, Field
 
+from trainmaster.spec.fields import DISPLAY_NAME_PATTERN
 from trainmaster.wire.base import WireModel, WireRequest
 
 VersionState = Literal["waiting", "registering", "ready", "failed"]
@@ -18,7 +19,7 @@ FINAL_VERSION_STATES: Final[frozenset[str]] = frozenset({"ready", "failed"})
 # Built-in alias of the newest ready version.
 LATEST: Final = "latest"
 
-_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?")
+_NAME: Final = re.compile(DISPLAY_NAME_PATTERN[1:-1])
 # Vertex AI's aliases, and also a single letter.
 _ALIAS: Final = re.compile(r"[a-z]([a-zA-Z0-9-]{0,126}[a-z0-9])?")
 _LABEL_KEY: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?")
@@ -29,7 +30,7 @@ def check_model_name(name: str) -> str:
     """``name``. Raises ``ValueError``: not a valid model name."""
     if not _NAME.fullmatch(name):
         raise ValueError(
-            "write 1 to 63 lower-case letters, digits, '.', '_' and '-', with a letter or digit at both ends"
+            "write 1 to 63 letters (a to z), digits, '.', '_' and '-', with a letter or digit at both ends"
         )
     return name
 

@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 
 from pydantic import Field
 
-from trainmaster.spec.fields import NAME_PATTERN
+from trainmaster.spec.fields import DISPLAY_NAME_PATTERN, NAME_PATTERN
 from trainmaster.wire.base import WireModel, WireRequest
 
 Framework = Literal["auto", "torch", "sklearn", "tensorflow", "xgboost"]
@@ -222,7 +222,7 @@ class EndpointDetail(EndpointView):
 class BatchPredictRequest(WireRequest):
     """A job that predicts for every instance of input files; formats: see ``docs/howto/serving.md``."""
 
-    name: str = Field(default="batch-predict", pattern=NAME_PATTERN)
+    name: str = Field(default="batch-predict", pattern=DISPLAY_NAME_PATTERN)
     model: str = _Model
     framework: Framework = _Framework
     trust_code: bool = _Trust

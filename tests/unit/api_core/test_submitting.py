@@ -113,6 +113,17 @@ def test_exactly_one_form_of_the_spec_is_requested(client: TestClient, body: dic
     assert (answer.status_code, answer.json()["field"]) == (422, "spec")
 
 
+def test_a_job_is_found_by_its_name_with_capitals_dots_and_underscores(client: TestClient) -> None:
+    upper = submit(client, name="ResNet_50.v2").json()
+    lower = submit(client, name="resnet_50.v2").json()
+    for job in (upper, lower):
+        assert client.get(f"/api/v1/jobs/{job['name']}").json()["id"] == job["id"]
+        assert [item["id"] for item in client.get("/api/v1/jobs", params={"name": job["name"]}).json()["items"]] == [
+            job["id"]
+        ]
+    assert upper["output"] == f"output/default/{upper['id']}"
+
+
 def test_every_mistake_of_a_spec_is_reported_at_once(client: TestClient) -> None:
     answer = client.post("/api/v1/jobs", json={"spec": {"name": "No Name!", "command": "x", "prioritty": 3}})
     assert (answer.status_code, answer.json()["code"]) == (422, "invalid_spec")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from api.protocols.kit.errors import NotServed
-from api.protocols.kit.json_values import slug
+from api.protocols.kit.json_values import display_name, slug
 from api.protocols.kit.vertex_table import Table, environment_entries, table_with
 from api.protocols.kit.vertex_table_entries import read_entries
 from api.protocols.vertex.filters import job_vocabulary, parse_filter
@@ -162,4 +162,5 @@ def test_plain_processes_share_their_machine(tmp_path: Any) -> None:
     ("reply", "name"), [("My Job!", "my-job"), ("---", "custom-job"), ("ü" * 9, "custom-job"), ("a" * 99, "a" * 63)]
 )
 def test_names(reply: str, name: str) -> None:
-    assert slug(reply) == name
+    assert slug(reply) == display_name(reply) == name
+    assert display_name("ResNet_50.v2") == "ResNet_50.v2"

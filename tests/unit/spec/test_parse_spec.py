@@ -20,6 +20,11 @@ def test_no_roles_at_all_is_one_worker():
     assert roles_of(roles={}) == roles_of(roles=None) == roles_of()
 
 
+@pytest.mark.parametrize("name", ["My.Job_1", "resnet50_v2.1", "A", "9", "a..b", "x" * 63])
+def test_names_may_have_capitals_dots_and_underscores(name):
+    assert parse_spec({**BASE, "name": name}).name == name
+
+
 def test_counts_become_roles():
     roles = roles_of(workers=3, ps=2, chief=True, evaluator=True)
     assert {name: role.replicas for name, role in roles.items()} == {"chief": 1, "worker": 3, "ps": 2, "evaluator": 1}

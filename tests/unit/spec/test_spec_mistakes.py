@@ -106,6 +106,10 @@ def test_a_field_in_the_wrong_place_is_informed_where_it_belongs(written, path, 
         ({"name": "Ümlaut"}, "name", "is not a name"),
         ({"name": "a" * 64}, "name", "is not a name"),
         ({"name": "a\n"}, "name", "is not a name"),
+        *(
+            ({"name": name}, "name", "is not a name")
+            for name in ("..", ".a", "a.", "_a", "a/b", "a b", "a\u0430", "-a")
+        ),
         ({"workers": "2"}, "workers", "must be a whole number, not text"),
         ({"workers": True}, "workers", "must be a whole number, not true or false"),
         ({"workers": 1.5}, "workers", "must be a whole number, not '1.5'"),

@@ -82,7 +82,9 @@ def test_what_it_takes_is_taken_by_the_parser(validator, written):
     "written",
     [
         {"name": None},
-        {"name": "A"},
+        {"name": "A/B"},
+        {"name": "../a"},
+        {"name": ".a"},
         {"comand": "x"},
         {"workers": "two"},
         {"workers": -1},

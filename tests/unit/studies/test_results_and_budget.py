@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from trainmaster.spec import parse_spec
 from trainmaster.studies import Budget, Goal, parse_study
 
 from core.domain.errors import IllegalTransition
@@ -146,6 +147,19 @@ def test_a_study_that_was_extended_after_it_gave_up_may_fail_anew() -> None:
     errors = ["no disk"] * HOPELESS_AFTER + ["no module torch"] * 3 + ["no disk"] * 2
     mended = BudgetUsage({T.FAILED: 2 * HOPELESS_AFTER}, errors=errors, ignored_failures=HOPELESS_AFTER)
     assert evaluate_budget(budget, mended).reason.endswith("; 3 of 5 said: no module torch")
+
+
+def test_a_trials_name_is_valid_however_long_the_studys_is() -> None:
+    name = "A" + "b" * 58 + "._-9"
+    study = parse_study(
+        {
+            "name": name, "parameters": {"x": {"type": "float", "min": 0, "max": 1}},
+            "template": {"command": "train"}, "metric": "m", "goal": "minimize", "budget": {"trials": 1},
+        }
+    )  # fmt: skip
+    spec = trial_spec(study, 123, {"x": 0.5})
+    assert (spec.name, spec.labels["study"]) == (f"A{'b' * 58}-123", name)
+    assert parse_spec(spec.model_dump(mode="json")).name == spec.name
 
 
 def test_errors_that_differ_in_the_trials_own_numbers_are_one() -> None:

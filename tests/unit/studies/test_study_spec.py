@@ -92,7 +92,7 @@ def test_every_mistake_is_reported_at_once_by_its_path() -> None:
     with pytest.raises(SpecError) as refused:
         parse_study_text(
             """
-name: Search
+name: Search!
 template: {comand: train}
 parameters:
   lr: {type: float, min: 0, max: 1, scale: log}
@@ -109,7 +109,7 @@ algoritm: tpe
         )
     reported = str(refused.value)
     for line in (
-        "name: 'Search' is not a name",
+        "name: 'Search!' is not a name",
         "template.comand: unknown field (did you mean command?)",
         "parameters.lr: has scale log and min 0, but zero has no logarithm",
         "parameters.layers: has no range: min and max are missing",

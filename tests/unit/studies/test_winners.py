@@ -30,8 +30,8 @@ def test_a_name_alone_is_a_winner() -> None:
 @pytest.mark.parametrize(
     ("changes", "place", "words"),
     [
-        ({"winner": "No Model"}, "winner", "lower-case"),
-        ({"winner": {"model": "No Model"}}, "winner.model", "lower-case"),
+        ({"winner": "No Model"}, "winner", "letters"),
+        ({"winner": {"model": "No Model"}}, "winner.model", "letters"),
         ({"winner": {"model": "m", "aliases": ["latest"]}}, "winner.aliases[0]", "latest"),
         ({"winner": {"modell": "m"}}, "winner.modell", "unknown field"),
         ({"winner": "m", "template": None}, "winner", "no template"),

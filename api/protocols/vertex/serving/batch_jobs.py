@@ -14,7 +14,7 @@ from api.app.unit_of_work import AppContext
 from api.endpoints import service
 from api.protocols.gcs.buckets import open_uri
 from api.protocols.kit.errors import NotServed, parse_request
-from api.protocols.kit.json_values import own_labels, slug
+from api.protocols.kit.json_values import display_name, own_labels, slug
 from api.protocols.kit.vertex_table import table_of
 from api.protocols.vertex.names import VertexCall
 from api.protocols.vertex.proto import Message
@@ -94,7 +94,7 @@ def create(call: VertexCall, raw: Any) -> str:
     folder = f"{prefix.rstrip('/')}/prediction-{slug(models.display_name_of(model, version))}-{at}"
     where = message.at("outputConfig")
     fields: dict[str, Any] = {
-        "name": slug(common.display_name),
+        "name": display_name(common.display_name),
         "model": f"{model.name}@{version.number}",
         "framework": server.framework,
         "trust_code": server.is_trusted,

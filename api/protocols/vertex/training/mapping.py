@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from api.protocols.gcs.buckets import Bucket, find_bucket, open_uri
-from api.protocols.kit.json_values import command_with_packages, own_labels, slug
+from api.protocols.kit.json_values import command_with_packages, display_name, own_labels
 from api.protocols.kit.vertex_table import Table
 from api.protocols.vertex.names import VertexCall
 from api.protocols.vertex.training import tracking
@@ -48,7 +48,7 @@ def job_spec_of(call: VertexCall, order: JobOrder, table: Table) -> dict[str, An
             roles[role], own_selector = _role(pool, table)
             selector |= own_selector
     job_spec: dict[str, Any] = {
-        "name": slug(order.display_name),
+        "name": display_name(order.display_name),
         "project": call.parent.own,
         "roles": roles,
         "env": {

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from api.auth import Role
 from api.jobs.service import canonical
-from api.protocols.kit.json_values import slug, timestamp, timestamps
+from api.protocols.kit.json_values import display_name, timestamp, timestamps
 from api.protocols.kit.vertex_table import table_of
 from api.protocols.vertex.filters import job_vocabulary
 from api.protocols.vertex.long_running import (
@@ -69,7 +69,7 @@ class TuningJobs:
             template["env"]["CLOUD_ML_HP_METRIC_TAG"] = metrics[0]["name"]
         with translated_errors(tuning.job):
             canonical(template)  # mistakes are reported as those of a custom job
-        spec = study_spec_of(tuning, slug(tuning.common.display_name), call.parent.own, template)
+        spec = study_spec_of(tuning, display_name(tuning.common.display_name), call.parent.own, template)
         draft = service.check_study(call.context, call.caller, spec)
         if draft.submission is not None:
             check_placement(call, draft.submission)

@@ -183,7 +183,7 @@ def _plain(mistake: FieldMistake) -> str:
     if "than" in mistake.message and len(ends) == 2:
         return f"must be from {ends['ge']} to {ends['le']}"
     if mistake.path == "name" and "pattern" in mistake.message:
-        return "must be lower-case letters, digits and hyphens, with neither end a hyphen, 63 at most"
+        return "must be 1 to 63 letters, digits, '.', '_' and '-', with a letter or digit at both ends"
     return mistake.message.replace("Input should be", "must be").replace("String should", "must")
 
 

@@ -280,7 +280,7 @@ def test_a_clone_tells_that_the_winner_is_taken_over(cli: Invoke, server: Any) -
         ("--image-size", "4", "must be from 8 to 512"),
         ("--kind", "pictures", "must be 'tabular' or 'images'"),
         ("--task", "clasification", "must be 'classification' or 'regression'"),
-        ("--name", "Bad Name", "must be lower-case letters, digits and hyphens"),
+        ("--name", "Bad Name", "must be 1 to 63 letters, digits"),
     ],
 )
 def test_what_automl_does_not_take_is_reported_by_the_option_and_what_is_right(
