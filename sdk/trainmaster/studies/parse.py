@@ -50,7 +50,11 @@ def parse_study_text(text: str | bytes) -> StudySpec:
 
 
 def read_study_text(text: str | bytes) -> dict[str, Any]:
-    """The fields in ``text`` as written, not validated. Raises ``SpecError``: not YAML, or not a mapping."""
+    """The fields in ``text`` as written, not validated; a job of AI Platform as a study.
+
+    Raises:
+        SpecError: not YAML, not a mapping, or an AI Platform job that is no study here.
+    """
     try:
         data = read_document(text)
     except SpecError as error:
@@ -60,7 +64,8 @@ def read_study_text(text: str | bytes) -> dict[str, Any]:
     mistakes = not_finite(data)
     if mistakes:
         raise SpecError(mistakes)
-    return data
+    training = data.get("trainingInput")
+    return _AiPlatformReader().run(data, training) if isinstance(training, dict) else data
 
 
 def not_finite(raw: Any, path: str = "") -> list[SpecMistake]:
@@ -235,7 +240,7 @@ class _StudyReader:
             self._add(("template",), f"must be a job spec, not {kind_of(raw)}")
             return None
         name, project = (head.name, head.project) if head is not None else ("unnamed", "default")
-        job_name = name[:50].strip("-") or "trial"
+        job_name = name[:50].rstrip("._-") or "trial"
         template = {"name": job_name, "project": project, **raw}
         try:
             spec = parse_spec(template)
@@ -307,3 +312,141 @@ def _may_have_gpus(document: Mapping[str, Any], template: JobSpec | None) -> boo
     if template is None:
         return document.get("template") is not None
     return any(role.resources.gpus for role in template.roles.values())
+
+
+# --- hptuning_config.yaml: https://cloud.google.com/ai-platform/training/docs/reference/rest/v1/projects.jobs ---------
+
+# Replicas of a scale tier: (workers, parameter servers) next to the master.
+_TIERS: Final = {"BASIC": (0, 0), "BASIC_GPU": (0, 0), "STANDARD_1": (4, 3), "PREMIUM_1": (19, 11)}
+# GPUs of a master or worker of a legacy machine type; other types have none.
+_LEGACY_GPUS: Final = {
+    "standard_gpu": 1, "standard_p100": 1, "standard_v100": 1, "large_model_v100": 1, "complex_model_m_gpu": 4,
+    "complex_model_m_p100": 4, "complex_model_m_v100": 4, "complex_model_l_gpu": 8, "complex_model_l_v100": 8,
+}  # fmt: skip
+_SCALES: Final = {
+    "NONE": None, "SCALE_TYPE_UNSPECIFIED": None, "UNIT_LINEAR_SCALE": "linear", "UNIT_LOG_SCALE": "log",
+    "UNIT_REVERSE_LOG_SCALE": "reverse-log",
+}  # fmt: skip
+_ALGORITHMS: Final = {"ALGORITHM_UNSPECIFIED": "auto", "GRID_SEARCH": "grid", "RANDOM_SEARCH": "random"}
+_TYPES: Final = {"DOUBLE": "float", "INTEGER": "integer", "CATEGORICAL": "categorical", "DISCRETE": "discrete"}
+_GOALS: Final = {"MAXIMIZE": "maximize", "MINIMIZE": "minimize"}
+_TUNING_FIELDS: Final = (
+    "goal", "params", "maxTrials", "maxFailedTrials", "maxParallelTrials", "hyperparameterMetricTag",
+    "enableTrialEarlyStopping", "resumePreviousJobId", "algorithm",
+)  # fmt: skip
+_PARAMETER_FIELDS: Final = (
+    "parameterName", "type", "minValue", "maxValue", "categoricalValues", "discreteValues", "scaleType",
+)  # fmt: skip
+
+
+class _AiPlatformReader:
+    """Converts the job of AI Platform Training whose ``trainingInput`` has ``hyperparameters``.
+
+    Regions, versions and machine types are left out, except the GPUs of machine types.
+    """
+
+    def __init__(self) -> None:
+        self._mistakes: list[SpecMistake] = []
+
+    def run(self, job: Mapping[str, Any], training: Mapping[str, Any]) -> dict[str, Any]:
+        """Raises ``SpecError`` with all mistakes, by their paths in the file."""
+        tuning = training.get("hyperparameters")
+        path = "trainingInput.hyperparameters"
+        if not isinstance(tuning, dict):
+            raise SpecError([SpecMistake(path, "is missing", "a job without it is no study; see `trainmaster run`")])
+        self._demand_known(tuning, _TUNING_FIELDS, path)
+        goal = self._word(tuning, "goal", _GOALS, path)
+        parameters = self._parameters(tuning.get("params"), f"{path}.params")
+        algorithm = self._word(tuning, "algorithm", _ALGORITHMS, path, "ALGORITHM_UNSPECIFIED")
+        template = self._template(training)
+        if self._mistakes:
+            raise SpecError(self._mistakes[:_MAX_MISTAKES])
+        budget = {"trials": tuning.get("maxTrials", 1), "parallel": tuning.get("maxParallelTrials", 1)}
+        if tuning.get("maxFailedTrials"):
+            budget["failed_trials"] = tuning["maxFailedTrials"]
+        study = {
+            "name": job.get("jobId", "hptuning"),
+            "parameters": parameters,
+            "metric": tuning.get("hyperparameterMetricTag", "training/hptuning/metric"),
+            "goal": goal,
+            "algorithm": algorithm,
+            "budget": budget,
+            "template": template,
+        }
+        if tuning.get("enableTrialEarlyStopping"):
+            study["stopping"] = "decay-curve"
+        if tuning.get("resumePreviousJobId"):
+            study["warm_start"] = [tuning["resumePreviousJobId"]]
+        return study
+
+    def _parameters(self, raw: Any, path: str) -> dict[str, Any]:
+        if not isinstance(raw, list) or not raw:
+            self._mistakes.append(SpecMistake(path, "is missing", "write a list with parameterName and type"))
+            return {}
+        return dict(self._parameter(item, f"{path}[{number}]") for number, item in enumerate(raw))
+
+    def _parameter(self, raw: Any, path: str) -> tuple[str, dict[str, Any]]:
+        if not isinstance(raw, dict) or not isinstance(raw.get("parameterName"), str):
+            self._mistakes.append(SpecMistake(f"{path}.parameterName", "is missing", None))
+            return "", {}
+        self._demand_known(raw, _PARAMETER_FIELDS, path)
+        kind = self._word(raw, "type", _TYPES, path)
+        parameter: dict[str, Any] = {"type": kind}
+        if kind in ("float", "integer"):
+            parameter |= {"min": raw.get("minValue"), "max": raw.get("maxValue")}
+            scale = self._word(raw, "scaleType", _SCALES, path, "NONE")
+            if scale is not None:
+                parameter["scale"] = scale
+        else:
+            parameter["values"] = raw.get("categoricalValues" if kind == "categorical" else "discreteValues")
+        return raw["parameterName"], parameter
+
+    def _template(self, training: Mapping[str, Any]) -> dict[str, Any]:
+        """The job of a trial; without a command if the file has none."""
+        tier = training.get("scaleTier", "CUSTOM" if "masterType" in training else "BASIC")
+        workers, servers = _TIERS.get(tier, (training.get("workerCount", 0), training.get("parameterServerCount", 0)))
+        if tier not in (*_TIERS, "CUSTOM"):
+            known = ", ".join((*_TIERS, "CUSTOM"))
+            self._mistakes.append(SpecMistake("trainingInput.scaleTier", f"must be one of {known}, not {tier}", None))
+        counts = {"chief": 1, "worker": int(workers), "ps": int(servers)}
+        template: dict[str, Any] = {
+            "roles": {
+                role: {"replicas": count, **_resources(training, role, tier)} for role, count in counts.items() if count
+            }
+            if workers or servers
+            else {"worker": {"replicas": 1, **_resources(training, "chief", tier)}}
+        }
+        if "pythonModule" in training:
+            template["command"] = ["python", "-m", training["pythonModule"]]
+        folder = ["--job-dir=/data/output"] if training.get("jobDir") else []
+        if training.get("args") or folder:
+            template["args"] = [*(training.get("args") or []), *folder]
+        limit = (training.get("scheduling") or {}).get("maxRunningTime")
+        if limit:
+            template["max_run_time"] = limit
+        return template
+
+    def _word(
+        self, data: Mapping[str, Any], name: str, words: Mapping[str, str | None], path: str, default: str = ""
+    ) -> str | None:
+        word = data.get(name, default)
+        if word not in words:
+            message = f"must be one of {', '.join(words)}" + (f", not {word}" if word else "")
+            self._mistakes.append(SpecMistake(f"{path}.{name}", message, None))
+        return words.get(word)
+
+    def _demand_known(self, data: Mapping[str, Any], known: Iterable[str], path: str) -> None:
+        self._mistakes += [
+            SpecMistake(f"{path}.{name}", "unknown field", f"AI Platform has {', '.join(known)}")
+            for name in data
+            if name not in known
+        ]
+
+
+def _resources(training: Mapping[str, Any], role: str, tier: str) -> dict[str, Any]:
+    """The GPUs of a role: of its accelerators, of its machine type, or of the tier."""
+    part = {"chief": "master", "worker": "worker", "ps": "parameterServer"}[role]
+    accelerators = (training.get(f"{part}Config") or {}).get("acceleratorConfig") or {}
+    machine = training.get(f"{part}Type", "")
+    count = int(accelerators.get("count", _LEGACY_GPUS.get(machine, 1 if tier == "BASIC_GPU" else 0)))
+    return {"resources": {"gpus": count}} if count else {}

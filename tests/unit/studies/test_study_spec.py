@@ -88,6 +88,74 @@ def test_a_goal_in_short_is_informed_what_it_is_called(short: str, meant: str) -
     assert [one.hint for one in refused.value.mistakes] == [f"did you mean {meant}?"]
 
 
+HPTUNING = """
+trainingInput:
+  scaleTier: CUSTOM
+  masterType: complex_model_m_gpu
+  workerType: n1-standard-4
+  workerCount: "2"
+  pythonModule: trainer.task
+  args: [--epochs, "3"]
+  jobDir: gs://bucket/out
+  hyperparameters:
+    goal: MAXIMIZE
+    hyperparameterMetricTag: accuracy
+    maxTrials: 12
+    maxParallelTrials: 3
+    enableTrialEarlyStopping: True
+    params:
+      - {parameterName: learning-rate, type: DOUBLE, minValue: 0.001, maxValue: 0.1, scaleType: UNIT_LOG_SCALE}
+      - {parameterName: decay, type: DOUBLE, minValue: 0.9, maxValue: 0.99, scaleType: UNIT_REVERSE_LOG_SCALE}
+      - {parameterName: hidden, type: INTEGER, minValue: 16, maxValue: 64, scaleType: UNIT_LINEAR_SCALE}
+      - {parameterName: optimizer, type: CATEGORICAL, categoricalValues: [sgd, adam]}
+      - {parameterName: batch, type: DISCRETE, discreteValues: [16, 32]}
+"""
+
+
+def test_the_tuning_file_of_ai_platform_is_a_study() -> None:
+    study = parse_study_text(HPTUNING)
+    assert (study.name, [(metric.name, metric.goal.value) for metric in study.metrics]) == (
+        "hptuning",
+        [("accuracy", "maximize")],
+    )
+    assert (study.budget.trials, study.budget.parallel) == (12, 3)
+    assert study.stopping is not None
+    assert study.stopping.rule.value == "decay-curve"
+    kinds = {name: (item.type.value, item.scale.value) for name, item in study.parameters.items()}
+    assert kinds == {
+        "learning-rate": ("float", "log"),
+        "decay": ("float", "reverse-log"),
+        "hidden": ("integer", "linear"),
+        "optimizer": ("categorical", "linear"),
+        "batch": ("discrete", "linear"),
+    }
+    assert study.parameters["optimizer"].values == ("sgd", "adam")
+    template = study.template
+    assert template is not None
+    assert template.command == ("python", "-m", "trainer.task")
+    assert template.args == ("--epochs", "3", "--job-dir=/data/output")
+    assert {name: (role.replicas, role.resources.device_count) for name, role in template.roles.items()} == {
+        "chief": (1, 4),
+        "worker": (2, 0),
+    }
+
+
+def test_every_mistake_in_the_tuning_file_of_ai_platform_is_reported_by_its_path() -> None:
+    text = HPTUNING.replace("goal: MAXIMIZE", "goal: UP").replace("type: INTEGER", "type: INT")
+    text = text.replace("scaleTier: CUSTOM", "scaleTier: HUGE").replace("maxTrials", "maxTrial")
+    with pytest.raises(SpecError) as refused:
+        parse_study_text(text)
+    path = "trainingInput.hyperparameters"
+    assert [mistake.path for mistake in refused.value.mistakes] == [
+        f"{path}.maxTrial",
+        f"{path}.goal",
+        f"{path}.params[2].type",
+        "trainingInput.scaleTier",
+    ]
+    with pytest.raises(SpecError, match="is no study"):
+        parse_study_text("trainingInput: {scaleTier: BASIC}")
+
+
 def test_every_mistake_is_reported_at_once_by_its_path() -> None:
     with pytest.raises(SpecError) as refused:
         parse_study_text(

@@ -46,10 +46,15 @@ def _study_errors() -> Iterator[None]:
             yield
     except InvalidSpec as error:
         error.mistakes = tuple(
-            item._replace(hint=item.hint.replace("`wait_for_nodes`", "--wait-for-nodes")) if item.hint else item
-            for item in error.mistakes
+            item._replace(hint=_in_options(item.hint, item.path)) if item.hint else item for item in error.mistakes
         )
         raise
+
+
+def _in_options(hint: str, path: str) -> str:
+    if path == "template.command":
+        hint = f"{hint} (or --command 'python train.py')"
+    return hint.replace("`wait_for_nodes`", "--wait-for-nodes")
 
 
 @app.callback()
@@ -61,8 +66,17 @@ def study(ctx: typer.Context, json: options.Json = False) -> None:
 
 @app.command()
 def create(
-    spec_file: Annotated[str, typer.Argument(metavar="STUDY.YAML", help="YAML or JSON file; `-` is stdin.")],
+    spec_file: Annotated[
+        str,
+        typer.Argument(
+            metavar="STUDY.YAML", help="YAML or JSON file, also AI Platform's hptuning_config.yaml; `-` is stdin."
+        ),
+    ],
     code: options.Code = None,
+    name: Annotated[str | None, typer.Option("--name", "-n", help="The study's name, in place of the file's.")] = None,
+    command: Annotated[
+        str | None, typer.Option("--command", help="Command of the trials, in place of the template's.")
+    ] = None,
     project: options.Project = None,
     dry_run: options.DryRun = False,
     follow: options.Watch = False,
@@ -71,6 +85,10 @@ def create(
 ) -> None:
     """Create a study; its first trials start at once. All mistakes are reported at once."""
     spec = read_study_argument(spec_file)
+    if name is not None:
+        spec["name"] = name
+    if command is not None:
+        spec["template"] = {**(spec.get("template") or {}), "command": command}
     named = project or session.project_or_default(None)
     if project is not None or (named != "default" and "project" not in spec):
         spec["project"] = named
