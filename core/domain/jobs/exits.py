@@ -201,9 +201,10 @@ _RULES: Final = (
     _rule(
         r"^ModuleNotFoundError: No module named 'tensorflow\.(?:contrib|examples)\b"
         r"|^AttributeError: module 'tensorflow(?:\.[\w.]+)?' has no attribute '(?:placeholder|Session"
-        r"|InteractiveSession|contrib|app|flags|logging|ConfigProto|GPUOptions|get_variable|variable_scope|get_default_graph"
-        r"|reset_default_graph|global_variables_initializer|set_random_seed|layers|gfile|truncated_normal|random_uniform"
-        r"|log|to_float|to_int32|(?:Adam|Adagrad|RMSProp|Momentum|GradientDescent)Optimizer|Saver|Server"
+        r"|InteractiveSession|contrib|app|flags|logging|ConfigProto|GPUOptions|get_variable|variable_scope"
+        r"|get_default_graph|reset_default_graph|global_variables_initializer|set_random_seed|layers|gfile"
+        r"|truncated_normal|random_uniform|log|to_float|to_int32"
+        r"|(?:Adam|Adagrad|RMSProp|Momentum|GradientDescent)Optimizer|Saver|Server"
         r"|MonitoredTrainingSession|SyncReplicasOptimizer|replica_device_setter|get_or_create_global_step)'"
         r"|^RuntimeError: (?:tf\.placeholder\(\) is not compatible with eager execution|The Session graph is empty)",
         ExitKind.USER_ERROR,
@@ -415,11 +416,11 @@ def classify(facts: ExitFacts) -> ExitVerdict:
             kind = ExitKind.HARDWARE
         return ExitVerdict(kind, sentence, f"{facts.cause.value}:{facts.role}", is_hopeless, fault=fault)
     if facts.exit_code == 0:
-        return ExitVerdict(ExitKind.SUCCESS, f"{facts.replica} finished.{warning_of(facts)}", "success")
+        return ExitVerdict(ExitKind.SUCCESS, f"{facts.replica} finished.{success_note(facts)}", "success")
     return _from_log(facts)
 
 
-def warning_of(facts: ExitFacts) -> str:
+def success_note(facts: ExitFacts) -> str:
     """A sentence after that of a success, if the log's last lines tell that the GPU was not used; otherwise empty."""
     line = next((line for line in facts.log_tail.splitlines() if re.search(_NO_GPU, line)), None)
     if line is None:

@@ -55,7 +55,7 @@ class ResourceRequest:
     ``gpu_models``: accepted models, best first, as the user wrote them (matched by
     :mod:`core.domain.sharing.gpus`); empty accepts any. All GPUs of one replica are of one model. ``gpu_milli``:
     a fraction of one device in thousandths, 1 to 999, which is shared with others; then ``gpu_count`` is 0.
-    ``stated``: ``cpu`` and ``memory``, if the user stated the same amount as the default.
+    ``explicit``: ``cpu`` and ``memory``, if the user stated the same amount as the default.
     """
 
     cpu_milli: int = UNSTATED_CPU_MILLI
@@ -63,7 +63,7 @@ class ResourceRequest:
     gpu_count: int = 0
     gpu_models: tuple[str, ...] = ()
     gpu_milli: int = 0
-    stated: tuple[str, ...] = ()
+    explicit: tuple[str, ...] = ()
 
     @property
     def uses_gpu(self) -> bool:
@@ -74,7 +74,7 @@ class ResourceRequest:
     def default_amounts(self) -> tuple[str, ...]:
         """Those of ``cpu`` and ``memory`` that are the default, since the user stated none."""
         defaults = {"cpu": self.cpu_milli == UNSTATED_CPU_MILLI, "memory": self.memory_bytes == UNSTATED_MEMORY_BYTES}
-        return tuple(name for name, is_default in defaults.items() if is_default and name not in self.stated)
+        return tuple(name for name, is_default in defaults.items() if is_default and name not in self.explicit)
 
     def times(self, members: int) -> ResourceRequest:
         """The reservation of ``members`` replicas together on one node; fractions of a GPU do not add up."""
@@ -180,7 +180,7 @@ class Gang:
 
 def _rare_values(role: GangRole) -> list[Any]:
     """Left out from the end while unset, so that existing shapes stay the same."""
-    values = [role.most, role.request.gpu_milli, list(role.request.stated)]
+    values = [role.most, role.request.gpu_milli, list(role.request.explicit)]
     while values and not values[-1]:
         values.pop()
     return values
@@ -209,7 +209,7 @@ def gang_of(spec: JobSpec) -> Gang:
 
 def _request_of(resources: Resources) -> ResourceRequest:
     cpu_milli, memory_bytes = resources.cpu_milli, resources.memory_bytes
-    stated = (
+    explicit = (
         *(("cpu",) if cpu_milli == UNSTATED_CPU_MILLI else ()),
         *(("memory",) if memory_bytes == UNSTATED_MEMORY_BYTES else ()),
     )
@@ -219,5 +219,5 @@ def _request_of(resources: Resources) -> ResourceRequest:
         0 if resources.gpu_milli else resources.device_count,
         resources.gpu_type,
         resources.gpu_milli,
-        stated,
+        explicit,
     )

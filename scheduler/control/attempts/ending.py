@@ -17,7 +17,7 @@ from core.domain.jobs.exits import (
     for_server,
     is_retryable,
     root_cause,
-    warning_of,
+    success_note,
 )
 from core.domain.jobs.lifecycle import JobEvent
 from core.domain.jobs.states import DesiredState, JobState, ReplicaState
@@ -194,7 +194,9 @@ def _is_failure(member: GangMember) -> bool:
 
 
 def _success_sentence(snapshot: AttemptSnapshot, members: tuple[GangMember, ...]) -> str:
-    warnings = (warning_of(member.exit) for member in members if member.exit is not None and member.exit.exit_code == 0)
+    warnings = (
+        success_note(member.exit) for member in members if member.exit is not None and member.exit.exit_code == 0
+    )
     return _success_of(snapshot) + next(filter(None, warnings), "")
 
 
