@@ -60,7 +60,7 @@ def requests_of(path: Path) -> list[ResourceRequest]:
     requests = []
     for row in csv.DictReader(path.open()):
         count, part = int(row["num_gpu"]), int(row["gpu_milli"])
-        models = tuple(model for model in row["gpu_spec"].split("|") if model)
+        models = tuple(model for model in (row.get("gpu_spec") or "").split("|") if model)
         is_part = count == 1 and part < WHOLE_GPU
         amounts = int(row["cpu_milli"]), int(row["memory_mib"]) * MIB
         requests.append(

@@ -43,6 +43,16 @@ def test_a_pod_without_deletion_time_never_ends(tmp_path: Path) -> None:
     assert openb.read(pods)[0].duration_s == float("inf")
 
 
+def test_lists_without_models_or_times_are_read_too(tmp_path: Path) -> None:
+    pods, _ = _lists(tmp_path, pods="name,cpu_milli,memory_mib,num_gpu,gpu_milli\na,1,1,1,500\nb,1,1,2,1000\n")
+    part, pair = openb.read(pods)
+    assert [(one.at_s, one.duration_s) for one in (part, pair)] == [(0.0, float("inf"))] * 2
+    assert part.gang.roles[0].request.gpu_models == ()
+    head = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,scheduled_time,deletion_time\n"
+    pods, _ = _lists(tmp_path, pods=head + "a,1,1,1,500,20,50\nb,1,1,1,500,10,15\n")
+    assert [(one.name, one.at_s, one.duration_s) for one in openb.read(pods)] == [("b", 0.0, 5.0), ("a", 10.0, 30.0)]
+
+
 def test_nodes_have_one_model_or_no_gpus(tmp_path: Path) -> None:
     _, nodes = _lists(tmp_path)
     two, one, none = openb.read_nodes(nodes)

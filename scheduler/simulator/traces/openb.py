@@ -1,13 +1,13 @@
 """Alibaba's openb traces (cluster-trace-gpu-v2023; Weng et al., "Beware of Fragmentation", ATC 2023): pods and nodes.
 
-- Pods: ``name, cpu_milli, memory_mib, num_gpu, gpu_milli, gpu_spec, creation_time, deletion_time``, optionally
-  ``scheduled_time``; seconds. With ``num_gpu`` 1 a pod asks for ``gpu_milli`` thousandths of one device; ``gpu_spec``
-  lists
-  models separated by ``|``.
+- Pods: ``name, cpu_milli, memory_mib, num_gpu, gpu_milli``, in some lists also ``gpu_spec, creation_time,
+  scheduled_time, deletion_time``; seconds. With ``num_gpu`` 1 a pod asks for ``gpu_milli`` thousandths of one device;
+  ``gpu_spec`` lists models separated by ``|``, and without it any model will do.
 - Nodes: ``sn, cpu_milli, memory_mib, gpu, model``; all GPUs of a node are of one model.
 
 The run time is from ``scheduled_time`` to ``deletion_time``. A pod that was never placed is assumed to run for its
-whole lifetime, since its run time is unknown; one without ``deletion_time`` never ends. ``qos`` and ``pod_phase`` are
+whole lifetime, since its run time is unknown; one without ``deletion_time`` never ends. A pod without
+``creation_time`` is created when it was scheduled, and without both times at 0. ``qos`` and ``pod_phase`` are
 ignored.
 """
 
@@ -28,9 +28,8 @@ from scheduler.simulator.traces.rows import number, read_rows, whole
 
 _MIB: Final = 2**20
 _NODES: Final = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
-_PODS: Final = (
-    "name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli", "gpu_spec", "creation_time", "deletion_time",
-)  # fmt: skip
+_PODS: Final = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
+_TIMES: Final = ("creation_time", "scheduled_time")
 
 
 def read_nodes(path: Path) -> tuple[NodeSnapshot, ...]:
@@ -59,12 +58,13 @@ def read(path: Path) -> list[Arrival]:
 
 
 def _arrival(row: Mapping[str, str], where: str) -> Arrival:
-    created_s = number(row, "creation_time", where)
-    since = "scheduled_time" if row.get("scheduled_time") else "creation_time"
-    began_s = number(row, since, where)
-    ended_s = number(row, "deletion_time", where) if row["deletion_time"] else math.inf
+    times_s = {column: number(row, column, where) for column in _TIMES if row.get(column)}
+    created_s = next(iter(times_s.values()), 0.0)
+    since = "scheduled_time" if "scheduled_time" in times_s else "creation_time"
+    began_s = times_s.get(since, 0.0)
+    ended_s = number(row, "deletion_time", where) if row.get("deletion_time") else math.inf
     if ended_s < began_s:
-        raise ScenarioError(f"{where}: deletion_time: {row['deletion_time']!r} is before {since} {row[since]!r}")
+        raise ScenarioError(f"{where}: deletion_time: {row['deletion_time']!r} is before {since} {row.get(since)!r}")
     gang = Gang((GangRole("worker", 1, _request(row, where)),))
     return Arrival(row["name"], created_s, ended_s - began_s, gang, gang.shape())
 
@@ -75,7 +75,7 @@ def _request(row: Mapping[str, str], where: str) -> ResourceRequest:
         raise ScenarioError(f"{where}: gpu_milli: {row['gpu_milli']!r} is not 1 to {WHOLE_GPU}")
     if count > 1 and part < WHOLE_GPU:
         raise ScenarioError(f"{where}: gpu_milli: {row['gpu_milli']!r} of each of {count} GPUs; parts are of one GPU")
-    models = tuple(model for model in row["gpu_spec"].split("|") if model) if count else ()
+    models = tuple(model for model in (row.get("gpu_spec") or "").split("|") if model) if count else ()
     is_part = count == 1 and part < WHOLE_GPU
     return ResourceRequest(
         whole(row, "cpu_milli", where),
