@@ -54,3 +54,11 @@ def test_lines_are_filtered_by_time_and_rank(page: Any, long_job: str) -> None:
     page.get_by_role("button", name="Done").click()
     expect(page).to_have_url(re.compile(r"rank=0.*since=2020-05-05T|since=2020-05-05T.*rank=0"))
     expect(page.get_by_role("log")).to_contain_text("12000")
+
+
+def test_a_job_without_metrics_shows_lines_of_its_log_that_look_like_some(page: Any, platform: Any) -> None:
+    job = submit(platform, "silent", "echo 'so far: accuracy 0.75 of all'")
+    platform.client.wait_for_job(job, timeout_s=WITHIN_MS / 1000)
+    page.goto(f"/jobs/{job}/metrics")
+    expect(page.get_by_label("Lines that look like metrics")).to_have_text("so far: accuracy 0.75 of all\n")
+    expect(page.get_by_label("Patterns")).to_contain_text('- "so far: accuracy {accuracy}"')
