@@ -137,7 +137,7 @@ def test_every_verb_of_the_command_line(
         (("register", "digits", "--job", "x", "--label", "team"), "KEY=VALUE"),
         (("show", "nobody"), "no model 'nobody'"),
         (("register", "digits", "--job", "nobody"), "no job 'nobody'"),
-        (("register", "DIGITS", "--job", "nobody"), "lower-case"),
+        (("register", "DI GITS", "--job", "nobody"), "letters"),
     ],
 )
 def test_what_is_wrong_is_reported_without_a_traceback(

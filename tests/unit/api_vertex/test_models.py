@@ -186,7 +186,7 @@ def test_a_pipeline_without_a_model_in_its_folder_fails_in_words(
         ({"modelToUpload": {"containerSpec": {"imageUri": "x"}}}, "INVALID_ARGUMENT", "displayName"),
         ({"modelToUpload": {**UPLOAD, "explanationSpec": {"a": 1}}}, "UNIMPLEMENTED", "explanations"),
         ({"modelToUpload": {**UPLOAD, "versionAliases": ["7"]}}, "INVALID_ARGUMENT", "an alias begins"),
-        ({"modelId": "A b"}, "INVALID_ARGUMENT", "lower-case"),
+        ({"modelId": "A b"}, "INVALID_ARGUMENT", "letters"),
         ({"parentModel": "projects/default/locations/us-central1/models/none"}, "NOT_FOUND", "models none"),
     ],
 )
