@@ -6,6 +6,7 @@ job is cancelled and stays in the platform's history.
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,6 +17,7 @@ from anyio import CapacityLimiter
 from sqlalchemy import delete as delete_rows
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
+from trainmaster.spec.fields import NAME_PATTERN
 from trainmaster.wire.jobs import WaitReasonView
 
 from api.app.graceful_shutdown import GracefulShutdown
@@ -69,6 +71,10 @@ def create(context: AppContext, caller: Caller, namespace: str, body: Mapping[st
     name = manifest.metadata.name
     if len(name) > _NAME_LIMIT:
         raise InvalidRequest(f"metadata.name: at most {_NAME_LIMIT} characters, not {len(name)}.")
+    if not re.fullmatch(NAME_PATTERN[1:-1], name):  # as Kubernetes; the platform's own names have also capitals
+        raise InvalidRequest(
+            f"metadata.name: {name[:100]!r} is not a name: lower-case letters, digits and '-', no '-' at the ends."
+        )
     submission = check_submission(context, caller, canonical(job_spec_of(manifest, namespace)))
     project_id = submission.member.project_id
     with context.write() as work:

@@ -189,7 +189,7 @@ def test_an_output_without_the_folder_model_says_where_the_script_saves_it(regis
     )
 
 
-@pytest.mark.parametrize("name", ["a/b", "-a", "a" * 64, "a b"])
+@pytest.mark.parametrize("name", ["a!b", "-a", "a" * 64, "a b"])
 def test_names_are_checked(registry: Registry, name: str) -> None:
     assert registry.post(name).status_code == 422
     assert registry.client.post(URL, json={"name": name}).status_code == 422
