@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from trainmaster.spec import Contract, JobSpec
 
-from core.domain.contracts.launcher import starts_own_processes
+from core.domain.contracts.launcher import starts_own_processes, with_launcher
 from core.domain.ids import AttemptId, JobId
 from core.domain.jobs.layout import Layout, ReplicaAddress
 
@@ -116,7 +116,11 @@ def world_of(spec: JobSpec, layout: Layout) -> World:
     """
     roles = ranked_roles(r.role for r in layout.replicas)
     ranked = [r for r in layout.replicas if r.role in roles]
-    launched = {role for role in {r.role for r in ranked} if starts_own_processes(_command(spec, role))}
+    launched = {
+        role
+        for role in {r.role for r in ranked}
+        if starts_own_processes(with_launcher(_command(spec, role), spec.launcher))
+    }
     members = []
     rank = 0
     for node_rank, address in enumerate(ranked):
@@ -161,8 +165,9 @@ class ReplicaContext:
 
     @property
     def command(self) -> tuple[str, ...] | str | None:
-        """The role's command, else the job's."""
-        return _command(self.spec, self.replica.role)
+        """The role's command, else the job's; of a replica with a rank behind the launcher that the spec chooses."""
+        command = _command(self.spec, self.replica.role)
+        return command if self.member is None else with_launcher(command, self.spec.launcher)
 
     @property
     def args(self) -> tuple[str, ...]:

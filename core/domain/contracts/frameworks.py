@@ -5,6 +5,8 @@ A replica gets all of them at once, whichever framework its program uses.
 
 from __future__ import annotations
 
+from trainmaster.spec import Launcher
+
 from core.domain.contracts.context import DMLC_SCHEDULER, Member, ReplicaContext, endpoint, framework_endpoint
 from core.domain.jobs.layout import ReplicaAddress
 
@@ -29,12 +31,10 @@ def process_variables(replica_context: ReplicaContext, local_rank: int) -> dict[
         return env
     if not replica_context.is_uai:
         env |= _torch(replica_context, member, local_rank)
-    return (
-        env
-        | _horovod(replica_context, member, local_rank)
-        | _xgboost(replica_context, rank)
-        | _jax(replica_context, member, local_rank)
-    )
+    if replica_context.world.size > 1 or replica_context.spec.elastic_role is not None:
+        # A single process is no gang: `horovod.run(np=2)` in it makes a gang, and would take these ranks for its own.
+        env |= _horovod(replica_context, member, local_rank)
+    return env | _xgboost(replica_context, rank) | _jax(replica_context, member, local_rank)
 
 
 def files(replica_context: ReplicaContext) -> dict[str, str]:
@@ -58,6 +58,10 @@ def _torchrun(replica_context: ReplicaContext) -> dict[str, str]:
     if replica_context.member is None:
         return env
     root = replica_context.world.root
+    if replica_context.spec.launcher is Launcher.NONE:
+        env["TRAINMASTER_LAUNCHER"] = "none"
+    if len(replica_context.world.members) > 1 and replica_context.has_launcher:
+        env["PL_TRAINER_NUM_NODES"] = str(len(replica_context.world.members))  # as in `_torch`
     return env | {
         "PET_NNODES": str(len(replica_context.world.members)),
         # The processes for torchrun to start, even though the platform itself starts only torchrun.
@@ -74,7 +78,14 @@ def _torchrun(replica_context: ReplicaContext) -> dict[str, str]:
 def _torch(replica_context: ReplicaContext, member: Member, local_rank: int) -> dict[str, str]:
     """The plain variables of ``torch.distributed.init_process_group("env://")``."""
     root = replica_context.world.root
-    return {
+    env = {}
+    if replica_context.world.size > 1 and replica_context.spec.elastic_role is None:
+        # Defaults of Lightning's Trainer, which else trains in each process alone; arguments of the script win.
+        env["PL_TRAINER_NUM_NODES"] = str(len(replica_context.world.members))
+        env["PL_TRAINER_DEVICES"] = str(member.processes)
+    if replica_context.world.size > 1 and replica_context.gpu_count == 0:
+        env["ACCELERATE_USE_CPU"] = "true"  # else Accelerate ignores the ranks of processes without a GPU
+    return env | {
         "MASTER_ADDR": root.host,
         "MASTER_PORT": str(root.ports.torch),
         "WORLD_SIZE": str(replica_context.world.size),
@@ -94,6 +105,8 @@ def _mpi(replica_context: ReplicaContext) -> dict[str, str]:
         return {}
     return {
         "OMPI_MCA_orte_default_hostfile": _hostfile_path(replica_context),
+        # Where the replicas' mpirun meet: see trainmaster_runtime.mpi.
+        "TRAINMASTER_MPI_ENDPOINT": endpoint(replica_context.world.root.host, replica_context.world.root.ports.dmlc),
         "TRAINMASTER_HOSTS": ",".join(f"{host}:{slots}" for host, slots in _slots(replica_context).items()),
     }
 

@@ -11,6 +11,8 @@ import shlex
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from trainmaster.spec import Launcher
+
 _PROGRAMS: Final = frozenset(
     {
         "torchrun",
@@ -19,7 +21,8 @@ _PROGRAMS: Final = frozenset(
         "orterun",
         "prterun",
         "deepspeed",
-        "colossalai",
+        "composer",
+        "accelerate-launch",
     }
 )
 _MODULES: Final = frozenset(
@@ -29,14 +32,20 @@ _MODULES: Final = frozenset(
         "accelerate.commands.launch",
         "deepspeed.launcher.runner",
         "horovod.runner.launch",
+        "composer.cli.launcher",
     }
 )
 # The runtime replaces these when PATH resolves their name: their processes are started like any others. Called by a
 # path they are the image's own, and launch.
 _STOOD_FOR: Final = frozenset({"horovodrun", "perseusrun"})
-# They launch only with the subcommand `launch`; `accelerate config` is a plain command.
-_LAUNCH_PROGRAMS: Final = frozenset({"accelerate"})
-_LAUNCH_MODULES: Final = frozenset({"accelerate.commands.accelerate_cli"})
+# They launch only with a subcommand; `accelerate config` is a plain command.
+_SUBCOMMANDS: Final = {
+    "accelerate": "launch",
+    "accelerate.commands.accelerate_cli": "launch",
+    "fabric": "run",
+    "lightning": "run",
+    "colossalai": "run",
+}
 _PYTHON: Final = re.compile(r"python[0-9.]*\Z")
 _SHELLS: Final = frozenset({"sh", "bash", "dash", "ash", "zsh", "ksh"})
 _ASSIGNMENT: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
@@ -76,6 +85,44 @@ def starts_own_processes(command: Sequence[str] | str | None) -> bool:
     return _in_text(command, _DEPTH) if isinstance(command, str) else _launches(list(command), _DEPTH)
 
 
+def with_launcher(command: Sequence[str] | str | None, launcher: Launcher) -> tuple[str, ...] | str | None:
+    """``command`` behind the launcher that the spec chooses, unless it has a launcher already.
+
+    A program other than Python, and a shell's text, are started as they are by each of the launcher's processes.
+    """
+    plain = command if command is None or isinstance(command, str) else tuple(command)
+    if command is None or launcher in (Launcher.AUTO, Launcher.NONE) or starts_own_processes(command):
+        return plain
+    words = ["/bin/sh", "-c", command] if isinstance(command, str) else list(command)
+    if isinstance(command, str) and not _SYNTAX.search(command):
+        words = shlex.split(command)
+    if launcher in _PROGRAM_PREFIXES:
+        return (launcher.value, *words)
+    module, module_option, program_option = _MODULE_PREFIXES[launcher]
+    if not words or not _PYTHON.match(words[0].rsplit("/", 1)[-1]):
+        return ("python", "-m", module, program_option, *words)
+    rest = words[1:]
+    while rest and rest[0] in ("-u", "-O", "-B"):
+        rest = rest[1:]
+    if rest[:1] == ["-m"]:
+        rest = [module_option, *rest[1:]]
+    elif rest[:1] and rest[0].startswith("-"):
+        return (words[0], "-m", module, program_option, *words)  # such as `python -c text`
+    return (words[0], "-m", module, *rest)
+
+
+_PROGRAM_PREFIXES: Final = frozenset({Launcher.MPIRUN, Launcher.HOROVODRUN})
+# Module; its options for a module and for a program that is not a Python script.
+_MODULE_PREFIXES: Final = {
+    Launcher.TORCHRUN: ("torch.distributed.run", "--module", "--no_python"),
+    Launcher.ACCELERATE: ("accelerate.commands.launch", "--module", "--no_python"),
+    Launcher.DEEPSPEED: ("deepspeed.launcher.runner", "--module", "--no_python"),
+    Launcher.COMPOSER: ("composer.cli.launcher", "--module_mode", "--command_mode"),
+}
+# Text that only a shell understands.
+_SYNTAX: Final = re.compile(r"[;&|<>()$`*?\[\]{}~#\n\\]|^\s*[A-Za-z_]\w*=")
+
+
 def _in_text(text: str, depth: int) -> bool:
     return depth > 0 and any(_launches(words, depth - 1) for words in _commands(text))
 
@@ -88,8 +135,8 @@ def _launches(words: list[str], depth: int) -> bool:
     program, rest = words[0].rsplit("/", 1)[-1], words[1:]
     if program in _PROGRAMS or (program in _STOOD_FOR and program != words[0]):
         return True
-    if program in _LAUNCH_PROGRAMS:
-        return rest[:1] == ["launch"]
+    if program in _SUBCOMMANDS:
+        return rest[:1] == [_SUBCOMMANDS[program]]
     if program in _SHELLS:
         text = _shell_text(rest)
         return text is not None and _in_text(text, depth)
@@ -97,7 +144,7 @@ def _launches(words: list[str], depth: int) -> bool:
         return False
     module = _module(rest)
     return module is not None and (
-        module[0] in _MODULES or (module[0] in _LAUNCH_MODULES and module[1:2] == ["launch"])
+        module[0] in _MODULES or (module[0] in _SUBCOMMANDS and module[1:2] == [_SUBCOMMANDS[module[0]]])
     )
 
 

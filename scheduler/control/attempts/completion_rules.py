@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from datetime import timedelta
 from typing import Final
@@ -26,6 +27,12 @@ from scheduler.control.attempts.worlds import (
 DEADLINE_SLACK: Final = timedelta(seconds=15)
 # A gang whose replicas could not be started for this long gives its place back.
 START_PATIENCE: Final = timedelta(minutes=10)
+# Ranks of a world end within seconds of each other; a gang that waits for a dead process is ended within a minute.
+HIDDEN_FAILURE_WAIT: Final = timedelta(seconds=30)
+# The last line of a Python traceback, perhaps behind its rank.
+_EXCEPTION: Final = re.compile(
+    r"(?:\[rank ?\d+\]:? ?)?(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt)(?::\s.*)?$"
+)
 # The place is gone, so the replica cannot start there again: the whole gang is placed again.
 _NODE_LOST: Final = frozenset({ExitCause.NODE_LOST, ExitCause.EVICTED, ExitCause.ENGINE_REFUSED})
 
@@ -35,6 +42,7 @@ def apply_rules(draft: DecisionDraft) -> None:
         _decide_success(draft)
         _decide_user_request(draft)
         _decide_failures(draft)
+        _decide_hidden_failures(draft)
         _decide_joining(draft)
         _decide_world(draft)
         _decide_time(draft)
@@ -103,6 +111,39 @@ def _decide_failure(draft: DecisionDraft, member: GangMember) -> None:
             draft.request_stop(StopCause.FAILURE, verdict.sentence)
         case RestartPolicy.REPLICA:
             _decide_restart(draft, member, exit_)
+
+
+def _decide_hidden_failures(draft: DecisionDraft) -> None:
+    """A replica whose last words are a traceback, although its command (``python train.py | tee log``) says success:
+    where its gang still runs after a while, the gang waits for a process that is dead.
+    """
+    if draft.stop is not None or draft.decided_at is not None:
+        return
+    deciders = [m for m in draft.world_members() if m.role in draft.rules.deciders]
+    for member in deciders:
+        error = _last_error(member) if member.state is ReplicaState.SUCCEEDED else None
+        if error is None or member.ended_at is None:
+            continue
+        due = member.ended_at + HIDDEN_FAILURE_WAIT
+        if due > draft.now:
+            draft.recheck_times.append(due)
+            continue
+        sentence = (
+            f"{member.name} ended with exit code 0, but its last lines are a traceback ({error}), and the others wait "
+            "for it; let the command end with the program's exit code, such as by `set -e -o pipefail`."
+        )
+        draft.request_stop(StopCause.REFUSED, sentence, is_final=True)
+        return
+
+
+def _last_error(member: GangMember) -> str | None:
+    """The exception whose traceback ends the replica's log."""
+    tail = "" if member.exit is None else member.exit.log_tail
+    lines = [line for line in tail.splitlines() if line.strip() and not line.startswith("trainmaster: ")]
+    if not lines or "Traceback (most recent call last)" not in tail:
+        return None
+    found = _EXCEPTION.match(lines[-1])
+    return None if found is None else found[0][:200]
 
 
 def _decide_loss(draft: DecisionDraft, exit_: ExitFacts) -> None:

@@ -133,6 +133,7 @@ class RunOptions(TypedDict, total=False):
     max_run_time: str | float
     max_restarts: int
     contract: str
+    launcher: str
     more: Mapping[str, Any]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainmaster.spec.enums import Contract, RestartPolicy, ServerPlacement, TopologyLevel, Warm
+from trainmaster.spec.enums import Contract, Launcher, RestartPolicy, ServerPlacement, TopologyLevel, Warm
 from trainmaster.spec.model import Environment, Grace, JobSpec, Mount, Resources, RoleSpec, Topology
 from trainmaster.spec.parse import (
     SpecError,
@@ -19,6 +19,7 @@ __all__ = [
     "Environment",
     "Grace",
     "JobSpec",
+    "Launcher",
     "Mount",
     "Resources",
     "RestartPolicy",

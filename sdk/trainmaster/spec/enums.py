@@ -33,6 +33,19 @@ class Warm(StrEnum):
     NEVER = "never"
 
 
+class Launcher(StrEnum):
+    """What starts the processes of a gang's replicas."""
+
+    AUTO = "auto"  # the launcher in the command, else the platform
+    NONE = "none"  # replicas that are independent of each other: launchers in the command are not completed
+    TORCHRUN = "torchrun"
+    ACCELERATE = "accelerate"
+    DEEPSPEED = "deepspeed"
+    COMPOSER = "composer"
+    MPIRUN = "mpirun"
+    HOROVODRUN = "horovodrun"
+
+
 class Contract(StrEnum):
     """How the command is called. The environment variables of every framework are set in any case."""
 

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from trainmaster.spec.enums import (
     MAX_REPLICAS,
     Contract,
+    Launcher,
     RestartPolicy,
     ServerPlacement,
     TopologyLevel,
@@ -330,6 +331,12 @@ class JobSpec(_Model):
         "`mxnet`: adds the scheduler replica that ps-lite programs need; `serving`: sets AIP_HTTP_PORT and "
         "AIP_STORAGE_URI for model servers.",
     )
+    launcher: Annotated[Launcher, choice(Launcher)] = Field(
+        default=Launcher.AUTO,
+        description="What starts the processes: `auto`: the launcher in the command, else the platform; a launcher's "
+        "name puts it before a plain command; `none`: the replicas are independent of each other, and a launcher in "
+        "the command stays as it is.",
+    )
     warm: Annotated[Warm, choice(Warm)] = Field(
         default=Warm.AUTO,
         description="`auto`: without an image, a process may be forked from a warm Python process that has already "
@@ -394,6 +401,7 @@ class SpecKeywords(TypedDict, total=False):
     labels: Mapping[str, Word]
     metric_patterns: str | Sequence[str]
     contract: Contract | str
+    launcher: Launcher | str
     warm: Warm | str
     sparse: bool
     node_selector: Mapping[str, Word]

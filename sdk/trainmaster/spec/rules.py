@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -10,6 +11,7 @@ from trainmaster.spec.enums import (
     MAX_REPLICAS,
     NON_DECIDER_ROLES,
     Contract,
+    Launcher,
     RestartPolicy,
     ServerPlacement,
     TopologyLevel,
@@ -286,3 +288,51 @@ def _places(spec: JobSpec) -> Iterator[Violation]:
 
 def _is_inside(path: str, folder: str) -> bool:
     return path.startswith(f"{folder}/")
+
+
+# Options of launchers that say how large the world is; the number may follow behind a blank or an equals sign.
+_MACHINES: Final = re.compile(r"--(?P<option>nnodes|num[_-](?:machines|nodes))[ =](?P<number>\d+)\b")
+_PROCESSES: Final = re.compile(
+    r"\b(?:mpirun|mpiexec|horovodrun|perseusrun)\b[^;&|\n]*?\s(?P<option>-np?|--num-proc)[ =](?P<number>\d+)\b"
+)
+_PER_MACHINE: Final = re.compile(r"--(?P<option>nproc[_-]per[_-]node)[ =](?P<number>\d+)\b")
+
+
+def gang_warnings(spec: JobSpec) -> Iterator[str]:
+    """What in a valid spec's command and the size of its gang contradicts each other, as sentences.
+
+    Launchers in scripts are not seen. Commands of independent replicas (``launcher: none``) contradict nothing.
+    """
+    if spec.launcher is Launcher.NONE:
+        return
+    ranked = [name for name in ("chief", "worker") if name in spec.roles]
+    roles = [spec.roles[name] for name in ranked]
+    replicas = sum(role.replicas for role in roles)
+    least = sum(role.min_replicas or role.replicas for role in roles)
+    commands = {role.command if role.command is not None else spec.command for role in roles}
+    for command in commands:
+        text = command if isinstance(command, str) else " ".join(command or ())
+        yield from _contradictions(text, replicas, least)
+        devices = [role.resources.device_count for role in roles]
+        found = _PER_MACHINE.search(text)
+        if found and devices and 0 < max(devices) < int(found["number"]):
+            yield (
+                f"the command starts {found['number']} processes on each replica (--{found['option']}), and a replica "
+                f"has {max(devices)} GPUs: write --{found['option']} {max(devices)}, or raise `gpus`."
+            )
+
+
+def _contradictions(text: str, replicas: int, least: int) -> Iterator[str]:
+    found = _MACHINES.search(text)
+    number = int(found["number"]) if found else 1
+    if found and number > 1 and not least <= number <= replicas:
+        yield (
+            f"the command is for {number} machines (--{found['option']}), and the job has {replicas} replicas with "
+            f"ranks: set `workers: {number}`, or leave the option out."
+        )
+    found = _PROCESSES.search(text)
+    if found and int(found["number"]) < replicas:
+        yield (
+            f"the command starts {found['number']} processes in all ({found['option']}), and the job has {replicas} "
+            f"replicas: write {found['option']} {replicas} or more, or set `workers: {found['number']}`."
+        )

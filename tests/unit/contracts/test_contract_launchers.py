@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 import pytest
+from trainmaster.spec import Launcher
 
-from core.domain.contracts.launcher import starts_own_processes
+from core.domain.contracts.launcher import starts_own_processes, with_launcher
 
 
 @pytest.mark.parametrize(
@@ -81,3 +82,45 @@ def test_a_launcher_behind_a_shell_is_one_process_with_torchruns_variables(gang)
     assert rendered.process_env == ({},)
     assert rendered.env["PET_NPROC_PER_NODE"] == "2"
     assert "RANK" not in rendered.env
+
+
+@pytest.mark.parametrize(
+    ("launcher", "command", "words"),
+    [
+        ("torchrun", "python train.py --x 1", "python -m torch.distributed.run train.py --x 1"),
+        ("torchrun", ["python3.11", "-u", "-m", "a.b"], "python3.11 -m torch.distributed.run --module a.b"),
+        ("accelerate", "/opt/bin/python t.py", "/opt/bin/python -m accelerate.commands.launch t.py"),
+        ("deepspeed", "python -m a", "python -m deepspeed.launcher.runner --module a"),
+        ("composer", "./train", "python -m composer.cli.launcher --command_mode ./train"),
+        ("mpirun", "python t.py", "mpirun python t.py"),
+        ("horovodrun", ["python", "t.py"], "horovodrun python t.py"),
+    ],
+)
+def test_a_chosen_launcher_stands_before_a_plain_command(launcher, command, words):
+    assert with_launcher(command, Launcher(launcher)) == tuple(words.split())
+
+
+def test_a_shells_text_behind_a_chosen_launcher_stays_a_shells():
+    text = "cd src && python train.py"
+    assert with_launcher(text, Launcher.MPIRUN) == ("mpirun", "/bin/sh", "-c", text)
+    prefix = ("python", "-m", "torch.distributed.run", "--no_python")
+    assert with_launcher(text, Launcher.TORCHRUN) == (*prefix, "/bin/sh", "-c", text)
+
+
+@pytest.mark.parametrize("launcher", list(Launcher))
+@pytest.mark.parametrize("command", [None, "torchrun train.py", ("mpirun", "python", "t.py")])
+def test_a_command_with_a_launcher_gets_no_second_launcher(launcher, command):
+    assert with_launcher(command, launcher) == command
+
+
+def test_a_chosen_launcher_sets_the_ranks_itself(gang):
+    rendered = gang({"workers": 2, "command": "python train.py", "launcher": "torchrun"})("worker")
+    assert rendered.command == ("python", "-m", "torch.distributed.run", "train.py")
+    assert "RANK" not in rendered.env
+    assert rendered.env["PET_NNODES"] == "2"
+
+
+def test_independent_replicas_keep_their_command_and_are_named_so(gang):
+    rendered = gang({"workers": 2, "command": "torchrun --standalone train.py", "launcher": "none"})("worker")
+    assert rendered.command == "torchrun --standalone train.py"
+    assert rendered.env["TRAINMASTER_LAUNCHER"] == "none"

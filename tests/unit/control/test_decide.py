@@ -20,7 +20,7 @@ from scheduler.control.attempts.attempt_snapshot import (
     PreviousEnd,
     StopCause,
 )
-from scheduler.control.attempts.completion_rules import START_PATIENCE
+from scheduler.control.attempts.completion_rules import HIDDEN_FAILURE_WAIT, START_PATIENCE
 from scheduler.control.attempts.decide import decide_attempt
 from scheduler.control.attempts.decision import Decision
 
@@ -459,3 +459,38 @@ def test_deciding_again_on_the_outcome_writes_nothing_new():
     ):
         after = follow(seen, decide_attempt(seen))
         assert not decide_attempt(after).has_writes
+
+
+TRACEBACK = 'epoch 1\nTraceback (most recent call last):\n  File "t.py", line 3\nKeyError: 512'
+
+
+def _after_a_success(log, wait, **others):
+    before = show(snapshot({"worker": 2}), worker_0=(*DONE, log), **others)
+    before = follow(before, decide_attempt(before))
+    return decide_attempt(replace(before, now=before.now + wait))
+
+
+def test_a_traceback_behind_exit_code_0_ends_a_gang_that_waits_for_it():
+    decision = _after_a_success(TRACEBACK, HIDDEN_FAILURE_WAIT)
+    assert decision.stop.cause is StopCause.REFUSED
+    assert (
+        "worker-0 ended with exit code 0, but its last lines are a traceback (KeyError: 512)" in decision.stop.sentence
+    )
+    assert decision.stop.is_final
+
+
+def test_a_gang_gets_a_while_to_end_after_a_traceback_behind_exit_code_0():
+    decision = _after_a_success(TRACEBACK, HIDDEN_FAILURE_WAIT / 2)
+    assert decision.stop is None
+    assert NOW < decision.recheck_at <= NOW + HIDDEN_FAILURE_WAIT
+
+
+@pytest.mark.parametrize("log", ["epoch 1", TRACEBACK + "\ngoes on without it", "KeyError: 512"])
+def test_a_success_that_ends_with_no_traceback_lets_the_others_run(log):
+    assert _after_a_success(log, 10 * HIDDEN_FAILURE_WAIT).stop is None
+
+
+def test_a_traceback_behind_exit_code_0_is_no_failure_once_all_have_succeeded():
+    before = show(snapshot({"worker": 2}), worker_0=(*DONE, TRACEBACK), worker_1=DONE)
+    decision = decide_attempt(before)
+    assert (decision.stop, decision.is_decided) == (None, True)

@@ -1,11 +1,17 @@
 from __future__ import annotations
 
+import base64
 import json
+import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
-from trainmaster_runtime.launchers import put_launchers
+import trainmaster_runtime
+from trainmaster_runtime.launchers import HOROVOD_NAMES, MPI_NAMES, MPI_STARTER, complete, put_launchers
+
+HOOKS = str(Path(trainmaster_runtime.__file__).parent / "hooks")
 
 TELL = "import json, os, sys; print(json.dumps([sys.argv[1:], dict(os.environ)]))"
 
@@ -91,4 +97,235 @@ def test_a_process_without_a_rank_gets_a_message(launch):
 def test_the_programs_can_be_executed(tmp_path):
     put_launchers(str(tmp_path / "bin"))
     modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "bin").iterdir()}
-    assert modes == {"horovodrun": 0o755, "perseusrun": 0o755}
+    assert set(modes) == {*HOROVOD_NAMES, *MPI_NAMES, MPI_STARTER}
+    assert set(modes.values()) == {0o755}
+
+
+def test_horovodrun_in_a_world_of_one_process_is_the_images_own(launch, tmp_path):
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "horovodrun").write_text("#!/bin/sh\necho own $*\n")
+    (own / "horovodrun").chmod(0o755)
+    env = {"HOROVOD_SIZE": "", "PET_NNODES": "1"}
+    path = f"{tmp_path / 'bin'}:{own}:/usr/bin:/bin"
+    assert launch("horovodrun", "-np", "2", "x", PATH=path, **env).stdout == "own -np 2 x\n"
+    assert launch("horovodrun", "-np", "1", "echo", "alone", **env).stdout == "alone\n"
+    assert launch("horovodrun", "-np", "2", "true", **env).returncode == 2
+
+
+GANG = {
+    "PET_NNODES": "2",
+    "PET_NODE_RANK": "1",
+    "PET_MASTER_ADDR": "worker-0",
+    "PET_MASTER_PORT": "29500",
+    "PET_NPROC_PER_NODE": "1",
+    "CUDA_VISIBLE_DEVICES": "",
+}
+TORCH = "--nnodes=2 --node_rank=1 --master_addr=worker-0 --master_port=29500"
+FABRIC = "--num-nodes=2 --node-rank=1 --main-address=worker-0 --main-port=29500"
+ACCELERATE = (
+    "--num_machines=2 --machine_rank=1 --main_process_ip=worker-0 --main_process_port=29500 --num_processes={} "
+    "--rdzv_backend=static"
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "completed"),
+    [
+        ("torchrun train.py --nnodes 7", f"{TORCH} train.py --nnodes 7"),
+        ("torchrun --standalone --nproc-per-node 2 train.py", f"{TORCH} --nproc-per-node 2 train.py"),
+        ("torchrun --nnodes=1 --rdzv-backend=c10d --rdzv-endpoint=localhost:0 -m a.b", f"{TORCH} -m a.b"),
+        ("torchrun --nnodes 2 --node_rank= --master_addr= train.py", f"{TORCH} train.py"),
+        ("torch.distributed.launch --use_env --master_addr 127.0.0.1 t.py -m", f"{TORCH} --use_env t.py -m"),
+        (
+            "accelerate launch --num_processes 2 --mixed_precision fp16 a.py -m x",
+            f"launch {ACCELERATE.format(2)} --multi_gpu --mixed_precision fp16 a.py -m x",
+        ),
+        ("accelerate-launch --cpu a.py", f"{ACCELERATE.format(2)} --multi_gpu a.py"),
+        ("accelerate.commands.launch --num_processes=4 a.py", f"{ACCELERATE.format(4)} --multi_gpu a.py"),
+        (
+            "fabric run --accelerator cpu --num_nodes 1 f.py",
+            f"run {FABRIC} --devices=1 --accelerator cpu f.py",
+        ),
+        (
+            "lightning run model --devices 2 f.py",
+            f"run model {FABRIC} --devices 2 f.py",
+        ),
+        (
+            "composer -n 2 c.py -n 3",
+            "--nproc=2 --world_size=4 --node_rank=1 --base_rank=2 --master_addr=worker-0 --master_port=29500 c.py -n 3",
+        ),
+        ("colossalai run --nproc_per_node 2 --host a,b c.py", f"{TORCH} --nproc_per_node=2 c.py"),
+    ],
+)
+def test_a_launcher_for_a_single_machine_is_completed_to_the_world_of_its_gang(line, completed, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    name, *args = line.split()
+    assert complete(name, args, GANG).args == completed.split()
+
+
+def test_deepspeeds_part_for_a_machine_runs_without_ssh():
+    done = complete("deepspeed", ["--num_gpus", "2", "--hostfile", "h", "--module", "train", "--x"], GANG)
+    assert done.module == "deepspeed.launcher.launch"
+    world = json.loads(base64.urlsafe_b64decode(done.args[0].partition("=")[2]))
+    assert world == {"replica-0": [0, 1], "replica-1": [0, 1]}
+    assert done.args[1:] == (
+        ["--node_rank=1", "--master_addr=worker-0", "--master_port=29500", "--module", "train", "--x"]
+    )
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "torchrun --nnodes=2 --node-rank=1 --master-addr=worker-0 --master-port=29500 train.py",
+        "torchrun --nnodes=1:4 --rdzv-backend=c10d --rdzv-endpoint=etcd.example.org:2379 train.py",
+        "accelerate launch --num_machines 2 --main_process_ip 10.0.0.7 a.py",
+        "accelerate config",
+        "accelerate --help",
+        "lightning --help",
+        "colossalai check -i",
+        "deepspeed --autotuning run d.py",
+        "python train.py",
+    ],
+)
+def test_what_is_written_for_several_machines_or_launches_nothing_stays(line):
+    name, *args = line.split()
+    assert complete(name, args, GANG) is None
+
+
+def test_a_single_replica_changes_nothing():
+    assert complete("torchrun", ["--standalone", "train.py"], {**GANG, "PET_NNODES": "1"}) is None
+
+
+def test_a_number_of_processes_that_the_replicas_cannot_share_is_refused():
+    with pytest.raises(ValueError, match="--num_processes is 3, which 2 replicas cannot share equally"):
+        complete("accelerate", ["launch", "--num_processes", "3", "a.py"], GANG)
+
+
+@pytest.mark.parametrize(
+    ("file", "options"),
+    [
+        ("", ["--multi_gpu"]),
+        ("distributed_type: 'NO'\n", ["--multi_gpu"]),
+        ("distributed_type: FSDP\n", []),
+        ("distributed_type: DEEPSPEED\n", ["--deepspeed_multinode_launcher=standard"]),
+    ],
+)
+def test_accelerates_configuration_chooses_what_starts_the_processes(file, options, tmp_path):
+    config = tmp_path / "config.yaml"
+    config.write_text(file)
+    gang = {**GANG, "CUDA_VISIBLE_DEVICES": "0,1", "PET_NPROC_PER_NODE": "2"}
+    args = complete("accelerate", ["launch", "--config_file", str(config), "a.py"], gang).args
+    assert args == ["launch", *ACCELERATE.format(4).split(), *options, "--config_file", str(config), "a.py"]
+
+
+@pytest.fixture
+def python(tmp_path):
+    """``python(words, **environment)``: a Python with the hook; a script of a launcher's name prints its arguments."""
+
+    def python(*words, **environment):
+        program = tmp_path / "torchrun"
+        program.write_text(TELL)
+        report = tmp_path / "report.jsonl"
+        report.touch()
+        env = {**GANG, **environment, "PYTHONPATH": HOOKS, "TRAINMASTER_REPORT_FILE": str(report)}
+        done = subprocess.run(
+            [sys.executable, *words], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+        )
+        return done, report.read_text()
+
+    return python
+
+
+def test_the_hook_completes_a_launcher_and_reports_what_it_added(python):
+    done, report = python("torchrun", "--standalone", "train.py", PET_NODE_RANK="0", RANK="0", HOROVOD_RANK="0")
+    args, env = json.loads(done.stdout)
+    assert args == [*TORCH.replace("rank=1", "rank=0").split(), "train.py"]
+    assert not {"RANK", "HOROVOD_RANK"} & set(env)
+    assert env["TRAINMASTER_LAUNCHED"] == "torchrun"
+    sentence = f"torchrun: added for 2 replicas: {' '.join(args[:4])}"
+    assert done.stderr == f"trainmaster: {sentence}\n"
+    assert json.loads(report) == {"kind": "event", "event": "train.launcher", "reason": sentence}
+
+
+def test_a_launcher_below_a_launcher_stays_as_it_is(python):
+    done, report = python("torchrun", "--standalone", "x.py", TRAINMASTER_LAUNCHED="accelerate")
+    assert (json.loads(done.stdout)[0], report) == (["--standalone", "x.py"], "")
+
+
+def test_of_several_processes_with_the_same_launcher_the_first_launches(python):
+    done, _ = python("torchrun", "x.py", LOCAL_WORLD_SIZE="2", LOCAL_RANK="1", PET_NNODES="1")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "local process 0 of this replica launches" in done.stderr
+    done, _ = python("torchrun", "x.py", LOCAL_WORLD_SIZE="2", LOCAL_RANK="0", PET_NNODES="1")
+    args, env = json.loads(done.stdout)
+    assert (args, "LOCAL_RANK" in env) == (["x.py"], False)
+
+
+def test_other_programs_keep_their_ranks_and_arguments(python, tmp_path):
+    (tmp_path / "train.py").write_text(TELL)
+    done, _ = python("train.py", "--standalone", RANK="1", LOCAL_WORLD_SIZE="2", LOCAL_RANK="1")
+    args, env = json.loads(done.stdout)
+    assert (args, env["RANK"], env["LOCAL_RANK"]) == (["--standalone"], "1", "1")
+
+
+def test_lightning_gets_no_ranks_in_a_world_of_a_single_process(python, tmp_path):
+    (tmp_path / "lightning.py").write_text("")
+    (tmp_path / "train.py").write_text("import os\nbefore = os.environ['RANK']\nimport lightning\n" + TELL)
+    ranks = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1", "GROUP_RANK": "0"}
+    done, _ = python("train.py", **ranks, PET_NNODES="1")
+    assert not set(ranks) & set(json.loads(done.stdout)[1])
+    done, _ = python("train.py", **{**ranks, "WORLD_SIZE": "2"})
+    assert set(ranks) <= set(json.loads(done.stdout)[1])
+
+
+def _mpi_replicas(tmp_path, script, secrets=("secret", "secret")):
+    """Two replicas that call ``mpirun`` at the same time; OpenMPI's own is the text ``script``."""
+    put_launchers(str(tmp_path / "bin"))
+    real = tmp_path / "real"
+    real.mkdir()
+    (real / "mpirun").write_text("#!/bin/sh\n" + script)
+    (real / "mpirun").chmod(0o755)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    replicas = []
+    for rank, secret in enumerate(secrets):
+        token = tmp_path / f"token-{rank}"
+        token.write_text(secret)
+        env = {
+            **GANG,
+            "PET_NODE_RANK": str(rank),
+            "PATH": f"{tmp_path / 'bin'}:{real}:/usr/bin:/bin",
+            "TRAINMASTER_MPI_ENDPOINT": f"127.0.0.1:{port}",
+            "TRAINMASTER_HOSTS": "worker-0:1,worker-1:1",
+            "TRAINMASTER_TOKEN_FILE": str(token),
+            "OWN": f"replica {rank}",
+        }
+        replicas.append(
+            subprocess.Popen(["mpirun", "-np", "2", "x"], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        )
+    return replicas
+
+
+def test_mpirun_runs_once_and_its_agent_reaches_the_other_replicas(tmp_path):
+    script = "$OMPI_MCA_plm_rsh_agent -x worker-1 echo 'over there:' '$OWN'\necho $OWN $*\n"
+    first, second = _mpi_replicas(tmp_path, script)
+    assert first.communicate(timeout=60)[0] == b"replica 0 -np 2 x\n"
+    assert second.communicate(timeout=60)[0] == b"over there: replica 1\n"
+    assert (first.returncode, second.returncode) == (0, 0)
+
+
+def test_the_first_exit_code_of_mpirun_is_that_of_its_replica(tmp_path):
+    first, second = _mpi_replicas(tmp_path, "exit 3\n")
+    first.communicate(timeout=60)
+    assert first.returncode == 3
+    second.kill()
+    second.communicate()
+
+
+def test_a_program_without_the_attempts_token_is_not_listened_to(tmp_path):
+    first, second = _mpi_replicas(tmp_path, "sleep 60\n", secrets=("secret", "another"))
+    assert b"the connection to rank 0's mpirun is lost" in second.communicate(timeout=60)[1]
+    assert second.returncode == 1
+    first.kill()
+    first.communicate()

@@ -95,7 +95,7 @@ class PreparedReplica:
             if self.python is not None:
                 env.update(self.python.variables)
                 env["PATH"] = ":".join([*self._python_folders(self.python), env.get("PATH") or os.defpath])
-            if env.get("HOROVOD_SIZE"):
+            if env.get("HOROVOD_SIZE") or env.get("PET_NNODES"):
                 env["PATH"] = self._launchers() + ":" + (env.get("PATH") or os.defpath)
             if env.get("HOROVOD_GLOO_RENDEZVOUS_ADDR") and not env.get("HOROVOD_GLOO_IFACE"):
                 interface = own_interface()

@@ -82,6 +82,15 @@ def run(
             autocompletion=options.complete_contract,
         ),
     ] = None,
+    launcher: Annotated[
+        str | None,
+        typer.Option(
+            "--launcher",
+            help="torchrun, accelerate, deepspeed, composer, mpirun or horovodrun before the command; none: "
+            "independent replicas. Default: the launcher in the command.",
+            rich_help_panel=_GANG,
+        ),
+    ] = None,
     name: Annotated[
         str | None, typer.Option("--name", "-n", help="Job name; default: the folder's name.", rich_help_panel=_POLICY)
     ] = None,
@@ -121,6 +130,7 @@ def run(
         "env": options.environment_of(env) or None,
         "secrets": secrets or None,
         "contract": contract,
+        "launcher": launcher,
         "labels": options.labels_of(labels) or None,
         "priority": options.priority_of(priority),
         "max_restarts": max_restarts,
@@ -180,7 +190,11 @@ def submit(
 
 
 def _submit_spec(client: Client, spec: Mapping[str, Any], code: Path | None) -> Job:
-    """Submit a job, after the server has validated the spec and ``code`` was packed and uploaded."""
+    """Submit a job, after the server has validated the spec and ``code`` was packed and uploaded.
+
+    What in the command and the gang's size contradicts each other is printed before.
+    """
+    _print_warnings(spec)
     if code is None:
         return client.submit(spec)
     from trainmaster.packing import pack_folder
@@ -197,6 +211,18 @@ def _submit_spec(client: Client, spec: Mapping[str, Any], code: Path | None) -> 
         files = output.count(packed.file_count, "file")
         output.note(f"Code: {files} from {code}, {format_size(packed.size_bytes)} packed.", "dim")
     return job
+
+
+def _print_warnings(spec: Mapping[str, Any]) -> None:
+    from trainmaster.spec import SpecError, parse_spec
+    from trainmaster.spec.rules import gang_warnings
+
+    try:
+        parsed = parse_spec(dict(spec))
+    except SpecError:  # the server says what is wrong with it
+        return
+    for warning in gang_warnings(parsed):
+        output.note(f"Warning: {warning}", "yellow")
 
 
 def _tell_if_large(files: Sequence[FolderEntry]) -> None:

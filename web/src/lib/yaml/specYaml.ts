@@ -11,6 +11,7 @@ const DEFAULTS: Record<string, unknown> = {
   node_selector: {},
   metric_patterns: [],
   contract: "default",
+  launcher: "auto",
   warm: "auto",
   sparse: false,
   project: "default",

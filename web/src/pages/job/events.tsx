@@ -11,6 +11,8 @@ import { clockTime, localTime } from "~/lib/format";
 
 const route = getRouteApi("/shell/jobs/$job");
 const RECENT = 6;
+/* Shown above the latest events, however old: what the platform added to a launcher, and replicas that train alone. */
+const NOTICES = ["train.not_connected", "train.launcher"];
 
 /** A job's events, live. Each event also refreshes the job itself. */
 function useEvents(job: string) {
@@ -55,6 +57,7 @@ function useEvents(job: string) {
 export function RecentEvents({ job }: { job: string }) {
   const { events, error } = useEvents(job);
   const recent = [...(events ?? [])].reverse().slice(0, RECENT);
+  const notices = NOTICES.flatMap((kind) => (events ?? []).findLast((event) => event.kind === kind) ?? []);
   return (
     <Card
       title="Latest events"
@@ -69,11 +72,18 @@ export function RecentEvents({ job }: { job: string }) {
       ) : events === null ? (
         <Skeleton rows={RECENT} height={32} />
       ) : (
-        <ol className="events">
-          {recent.map((event) => (
-            <Line key={event.id} event={event} isShort />
+        <>
+          {notices.map((event) => (
+            <div key={event.kind} className={`note ${event.kind === "train.not_connected" ? "warn" : ""}`}>
+              <Sentence text={event.reason} />
+            </div>
           ))}
-        </ol>
+          <ol className="events">
+            {recent.map((event) => (
+              <Line key={event.id} event={event} isShort />
+            ))}
+          </ol>
+        </>
       )}
     </Card>
   );

@@ -8,22 +8,29 @@ Python imports this at start, for the folder is on PYTHONPATH. It takes itself o
 sitecustomize run, and registers one atexit function. It is registered first, so it runs last: after it, only the
 interpreter's teardown is left, and that may hang (PyTorch's DDP on the GIL does). TRAINMASTER_EXIT_HOOK=0 turns it off.
 
-It offers the platform's training library to every Python. In a gang it also lets JAX find its peers: see
-trainmaster_jax.py. In a job of Vertex AI's client it points Google's SDK at the platform: see trainmaster_vertex.py.
+It offers the platform's training library to every Python. In a gang it also completes launchers such as torchrun:
+see trainmaster_runtime.launchers. It helps JAX and Lightning: see trainmaster_imports.py. In a job of Vertex AI's
+client it points Google's SDK at the platform: see trainmaster_vertex.py.
 """
 
 import os
 import sys
 
 
-def _watch_jax():
-    if "JAX_PROCESS_ID" in os.environ and "JAX_NUM_PROCESSES" in os.environ:
-        try:
-            import trainmaster_jax
-
-            trainmaster_jax.watch()
-        except ImportError:  # Python 2: no JAX there
-            pass
+def _watch_imports():
+    env = os.environ
+    has_jax_ranks = "JAX_PROCESS_ID" in env and "JAX_NUM_PROCESSES" in env
+    is_single = env.get("WORLD_SIZE") == env.get("PET_NNODES") == "1" and "TORCHELASTIC_RUN_ID" not in env
+    if not has_jax_ranks and not is_single:
+        return
+    try:
+        import trainmaster_imports
+    except ImportError:  # Python 2: no JAX there
+        return
+    if has_jax_ranks:
+        trainmaster_imports.watch_jax()
+    if is_single:
+        trainmaster_imports.watch_lightning()
 
 
 def _offer_library():
@@ -42,6 +49,23 @@ def _watch_vertex():
             trainmaster_vertex.watch()
         except ImportError:  # Python 2: its SDK is none that we know
             pass
+
+
+def _complete_launcher():
+    """In a gang, or where several processes of a replica run the same command. Old Pythons (2.7) have no such need."""
+    env = os.environ
+    if "TRAINMASTER_LAUNCHED" in env or not {env.get("PET_NNODES", "1"), env.get("LOCAL_WORLD_SIZE", "1")} - {"1"}:
+        return
+    if sys.version_info < (3, 8):
+        return
+    sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+    try:
+        from trainmaster_runtime import launchers
+    finally:
+        sys.path.pop(0)
+    launchers.complete_python()
+    for name in ("trainmaster_runtime.launchers", "trainmaster_runtime"):
+        sys.modules.pop(name, None)
 
 
 def _chain():
@@ -155,7 +179,9 @@ def _be_warm():
 
 _parent = _be_warm() if os.environ.get("TRAINMASTER_WARM") else None
 _outcome = None
-_watch_jax()
+if _parent is None:  # what a preloaded parent reads of its environment must be the same in its children's
+    _complete_launcher()
+    _watch_imports()
 _watch_vertex()
 _chain()
 if _parent is None:
@@ -169,8 +195,9 @@ if _parent is not None:
     _parent.wait(os.environ["TRAINMASTER_WARM"], _outcome)
     # Only a forked process of the user's comes here; the parent itself never returns.
     _parent = None
+    _complete_launcher()
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-    _watch_jax()
+    _watch_imports()
     _watch_vertex()
     sys.path.pop(0)
     _offer_library()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 # In the environment of every process of a replica; what the runtime left behind is found again by it.
 MARK_VARIABLE = "TRAINMASTER_REPLICA"
@@ -78,6 +79,80 @@ def io_lines(pid: int) -> list[bytes]:
 def network_lines() -> list[bytes]:
     """Interfaces and their counts, of the network that the calling process sees."""
     return _read("/proc/self/net/dev").splitlines()[2:]
+
+
+class TcpConnection:
+    """``local`` and ``remote``: address and port. ``inode``: of its socket; 0 once it is closed."""
+
+    __slots__ = ("inode", "local", "remote")
+
+    def __init__(self, local: tuple[str, int], remote: tuple[str, int], inode: int) -> None:
+        self.local = local
+        self.remote = remote
+        self.inode = inode
+
+
+def tcp_connections() -> list[TcpConnection]:
+    """Open connections, and those that were closed within the last minute, of the network that this process sees.
+
+    https://docs.kernel.org/networking/proc_net_tcp.html
+    """
+    connections = []
+    for path in ("/proc/self/net/tcp", "/proc/self/net/tcp6"):
+        for line in _read(path).splitlines()[1:]:
+            fields = line.split()
+            if len(fields) > 9 and fields[3] in _CONNECTED:
+                connections.append(TcpConnection(_endpoint(fields[1]), _endpoint(fields[2]), int(fields[9])))
+    return connections
+
+
+# Established, and the states of its end; not those of its beginning, nor listening.
+_CONNECTED = (b"01", b"04", b"05", b"06", b"08", b"09")
+
+
+def _endpoint(text: bytes) -> tuple[str, int]:
+    import socket
+
+    address, _, port = text.partition(b":")
+    words = bytes.fromhex(address.decode())
+    # The kernel prints words of 32 bits in its own byte order.
+    packed = b"".join(words[i : i + 4][:: -1 if sys.byteorder == "little" else 1] for i in range(0, len(words), 4))
+    if len(packed) == 16 and packed.startswith(_MAPPED_IPV4):
+        packed = packed[12:]
+    family = socket.AF_INET if len(packed) == 4 else socket.AF_INET6
+    return socket.inet_ntop(family, packed), int(port, 16)
+
+
+_MAPPED_IPV4 = bytes(10) + b"\xff\xff"
+
+
+def socket_inodes(processes: list[int]) -> set[int]:
+    """Inodes of the sockets that ``processes`` have open."""
+    inodes = set()
+    for pid in processes:
+        try:
+            names = os.listdir("/proc/%d/fd" % pid)
+        except OSError:
+            continue
+        for name in names:
+            try:
+                target = os.readlink("/proc/%d/fd/%s" % (pid, name))
+            except OSError:
+                continue
+            if target.startswith("socket:["):
+                inodes.add(int(target[8:-1]))
+    return inodes
+
+
+def of_attempt(attempt: str, own: str) -> list[int]:
+    """Live processes of the attempt's replicas on this machine, without those that carry the mark ``own``."""
+    prefix, mark = (MARK_VARIABLE + "=" + attempt + "/").encode(), (MARK_VARIABLE + "=" + own).encode()
+    found = []
+    for pid in pids():
+        variables = _read("/proc/%d/environ" % pid).split(b"\0")
+        if mark not in variables and any(variable.startswith(prefix) for variable in variables):
+            found.append(pid)
+    return found
 
 
 def kernel_oom_kills() -> int:

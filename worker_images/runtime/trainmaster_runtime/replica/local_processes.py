@@ -6,7 +6,7 @@ import os
 
 from trainmaster_runtime import clock
 from trainmaster_runtime.process import spawn, tree
-from trainmaster_runtime.replica import hang_watchdog
+from trainmaster_runtime.replica import local_process
 from trainmaster_runtime.replica.local_process import ExitNotes, LocalProcess
 
 # After a process failed, its peers may fail of it too and say something: wait a little before they are ended.
@@ -124,4 +124,4 @@ class LocalProcesses:
             self._hang_check_at = now + _HANG_CHECK_S
             self._notes.check(now)
             if not self._notes.is_empty:
-                hang_watchdog.end_hanging(self._processes, self._notes, self._exit_grace_s, now, self._log)
+                local_process.end_hanging(self._processes, self._notes, self._exit_grace_s, now, self._log)

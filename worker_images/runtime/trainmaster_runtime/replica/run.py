@@ -12,11 +12,12 @@ from trainmaster_runtime.prepare import OUTPUT, NotStarted, PreparedReplica, mar
 from trainmaster_runtime.process import exits, tree
 from trainmaster_runtime.process.exits import ReplicaEnd
 from trainmaster_runtime.record import StopRequest, read_text, write_copy
-from trainmaster_runtime.replica import hang_watchdog, world_transitions
+from trainmaster_runtime.replica import local_process, world_transitions
 from trainmaster_runtime.replica.limits import Limits
 from trainmaster_runtime.replica.local_process import UNKNOWN_CODE
 from trainmaster_runtime.replica.local_processes import LocalProcesses
 from trainmaster_runtime.replica.outputs import Outputs
+from trainmaster_runtime.replica.peer_connections import PeerConnections
 from trainmaster_runtime.replica.termination import Termination
 from trainmaster_runtime.replica.world_transitions import StatusWriter, WorldTransitions
 from trainmaster_runtime.replica.worlds import WorldChanges
@@ -106,6 +107,7 @@ class ReplicaRun:
         self._status = StatusWriter(state)
         self._prepared: PreparedReplica | None = None
         self._reporter: Reporter | None = None
+        self._peers: PeerConnections | None = None
         signal.set_wakeup_fd(self._outputs.wake_fd, warn_on_full_buffer=False)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._termination.on_stop)
@@ -184,7 +186,12 @@ class ReplicaRun:
             self._outputs.note = self._reporter.note
         sidecars.serve_rendezvous(programs[0].env, log)
         conditions = EndConditions(order, limits, self._termination, started_at=started_at, reporter=self._reporter)
+        self._peers = peers = PeerConnections(
+            order, programs[0].env, log, started_at=started_at, report_path=prepared.job_folder + "/report.jsonl"
+        )
         self._loop(conditions, transitions)
+        if not self._termination.is_decided and self._processes.first_failure is None:
+            peers.finish(clock.monotonic())
         return self._ending(limits)
 
     def _check_stop(self, wait_s: float) -> None:
@@ -234,6 +241,8 @@ class ReplicaRun:
             now = clock.monotonic()
             processes.end_hanging(now)
             conditions.check(now)
+            if self._peers is not None:
+                self._peers.check(now)
             termination.check(now)
 
     def _ending(self, limits: Limits) -> ReplicaEnd:
@@ -250,7 +259,7 @@ class ReplicaRun:
                 ending.sentence += " It did not end within its grace after SIGTERM and was killed."
             return ending
         if self._processes.ended_hanging:
-            return hang_watchdog.hung_ending(code, self._order.exit_grace_s)
+            return local_process.hung_ending(code, self._order.exit_grace_s)
         return exits.of_command(
             code,
             was_signalled=failed is not None and failed.was_signalled,

@@ -191,6 +191,8 @@ def _item(line: bytes) -> dict[str, Any] | None:
         return None
     kind = data.pop("kind")
     at = data.pop("at", None)
+    if kind == "event" and "event" in data:
+        data["kind"] = data.pop("event")
     return {"at": at if isinstance(at, str) else clock.stamp(clock.now()), "kind": kind, "data": data}
 
 

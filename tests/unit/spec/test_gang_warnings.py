@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+import pytest
+from trainmaster.spec import parse_spec
+from trainmaster.spec.rules import gang_warnings
+
+
+def warnings(command, **fields):
+    return list(gang_warnings(parse_spec({"name": "job", "command": command, **fields})))
+
+
+@pytest.mark.parametrize(
+    ("command", "fields", "sentence"),
+    [
+        ("torchrun --nnodes=4 train.py", {"workers": 2}, "for 4 machines (--nnodes), and the job has 2 replicas"),
+        (["torchrun", "--nnodes", "2", "t.py"], {}, "for 2 machines (--nnodes), and the job has 1 replicas"),
+        ("accelerate launch --num_machines 3 t.py", {"workers": 2}, "set `workers: 3`"),
+        ("mpirun -np 1 python t.py", {"workers": 2}, "starts 1 processes in all (-np), and the job has 2 replicas"),
+        ("torchrun --nproc-per-node 8 t.py", {"workers": 2, "gpus": 4}, "a replica has 4 GPUs"),
+    ],
+)
+def test_a_command_that_contradicts_its_gang_is_warned_of(command, fields, sentence):
+    (warning,) = warnings(command, **fields)
+    assert sentence in warning
+
+
+@pytest.mark.parametrize(
+    ("command", "fields"),
+    [
+        ("torchrun --nnodes=2 train.py", {"workers": 2}),
+        ("torchrun --nnodes=1 --standalone train.py", {"workers": 2}),
+        ("torchrun --nnodes=3 train.py", {"workers": {"min": 2, "max": 4}}),
+        ("torchrun --nnodes=4 train.py", {"workers": 2, "launcher": "none"}),
+        ("mpirun -np 4 python t.py -n 1", {"workers": 2}),
+        ("torchrun --nproc-per-node 2 t.py", {"workers": 2}),
+        ("python train.py", {"chief": 1, "workers": 2}),
+    ],
+)
+def test_a_command_that_fits_its_gang_gives_no_warning(command, fields):
+    assert warnings(command, **fields) == []
