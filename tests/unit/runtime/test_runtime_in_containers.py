@@ -170,7 +170,9 @@ def test_horovods_processes_get_the_interface_and_a_named_one_stays(monkeypatch)
     prepared = prepare.PreparedReplica(job_folder="/nowhere", cwd="/", view=None, paths=None, groups=Groups({}, 1))
     address = {"HOROVOD_GLOO_RENDEZVOUS_ADDR": "worker-0"}
     extras = [address, {**address, "HOROVOD_GLOO_IFACE": "ib0"}, {}]
-    order = SimpleNamespace(env={}, process_env=extras, command=["true"], args=[], view="as_is", mark="m", world=None)
+    order = SimpleNamespace(
+        env={}, process_env=extras, command=["true"], args=[], view="as_is", mark="m", world=None, library=None
+    )
     monkeypatch.delenv("HOROVOD_GLOO_IFACE", raising=False)
     reported = [program.env.get("HOROVOD_GLOO_IFACE") for program in prepared.programs(order)]
     assert reported == ["ens5", "ib0", None]
