@@ -82,6 +82,19 @@ def test_a_port_of_the_gang_shows_a_connection(watch, connected):
     assert seen.sentences == []
 
 
+def test_a_connection_that_its_client_has_closed_shows_still(watch):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        client = socket.create_connection(("127.0.0.1", port))
+        accepted, _ = listener.accept()
+        client.close()
+        assert accepted.recv(1) == b""
+        accepted.close()
+    seen = watch(MASTER_PORT=str(port))
+    seen.peers.finish(WARN_S)
+    assert seen.sentences == []
+
+
 def test_a_connection_to_a_process_of_another_job_does_not_count(watch, connected):
     connected("att-2/worker-1.1")
     seen = watch()

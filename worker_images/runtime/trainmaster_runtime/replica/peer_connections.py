@@ -90,8 +90,12 @@ class PeerConnections:
         if self._addresses is None:
             self._addresses = _addresses(self._order.peer_hosts)
         table = procfs.tcp_connections()
+        # Of a connection that has ended, the kernel lists the end alone that closed it first.
         self._is_connected = any(
-            connection.remote[0] in self._addresses or connection.local[1] in self._ports for connection in table
+            connection.remote[0] in self._addresses
+            or connection.local[1] in self._ports
+            or connection.remote[1] in self._ports
+            for connection in table
         ) or self._reaches_replica(table)
 
     def _reaches_replica(self, table: list[procfs.TcpConnection]) -> bool:
