@@ -75,7 +75,7 @@ export function RecentEvents({ job }: { job: string }) {
         <>
           {notices.map((event) => (
             <div key={event.kind} className={`note ${event.kind === "train.not_connected" ? "warn" : ""}`}>
-              <Sentence text={event.reason} />
+              <Sentence text={event.reason ?? ""} />
             </div>
           ))}
           <ol className="events">

@@ -430,7 +430,7 @@ class PrintedMetrics:
         is_certain = bool(progress)
         if not progress and self._step is not None:
             is_certain = _COUNT_OF_EPOCHS.search(text) is not None
-            progress = {"step": self._step}
+            progress["step"] = self._step
         if not progress:
             return {}
         values = named(text)

@@ -99,9 +99,7 @@ export function Resources() {
           </div>
           {data.replicas.some(
             (use) => typeof use.cpu_percent === "number" && typeof use.network_received_bytes_s !== "number",
-          ) && (
-            <p className="dim card-note">No network figures: a plain process shares the network of its machine.</p>
-          )}
+          ) && <p className="dim card-note">No network figures: a plain process shares the network of its machine.</p>}
         </Card>
       ) : (
         <div className="card">
