@@ -37,6 +37,7 @@ JOBS: dict[str, Case] = {
     "HEAD /api/v1/jobs/{job}/logs/{name}": case(VIEWER),
     "GET /api/v1/jobs/{job}/metrics": case(VIEWER),
     "GET /api/v1/jobs/{job}/metrics/names": case(VIEWER),
+    "GET /api/v1/jobs/{job}/metrics/suggestions": case(VIEWER),
     "GET /api/v1/jobs/{job}/metrics/chart": case(VIEWER),
     "GET /api/v1/jobs/{job}/metrics/stream": case(VIEWER, "/api/v1/jobs/job-done/metrics/stream"),
     "GET /api/v1/jobs/{job}/metrics/objects": case(VIEWER, params={"name": "seen"}),
