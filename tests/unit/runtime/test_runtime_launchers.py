@@ -324,7 +324,7 @@ def test_the_first_exit_code_of_mpirun_is_that_of_its_replica(tmp_path):
 
 
 def test_a_program_without_the_attempts_token_is_not_listened_to(tmp_path):
-    first, second = _mpi_replicas(tmp_path, "sleep 60\n", secrets=("secret", "another"))
+    first, second = _mpi_replicas(tmp_path, "true\n", secrets=("secret", "another"))
     assert b"the connection to rank 0's mpirun is lost" in second.communicate(timeout=60)[1]
     assert second.returncode == 1
     first.kill()
