@@ -49,7 +49,7 @@ def test_rays_client(platform: Any, python_of: Any) -> None:
     assert "There is no project 'nowhere'" in seen["nowhere"]
     # It is a job like any other.
     job = platform.client.job(seen["id"]).detail()
-    assert (job.name, job.state, job.labels["team"]) == ("digits", "succeeded", "vision")
+    assert (job.name, job.state, job.labels["team"]) == ("Digits", "succeeded", "vision")
 
 
 def test_rays_command_line(platform: Any, python_of: Any) -> None:
