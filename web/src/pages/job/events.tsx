@@ -75,7 +75,9 @@ export function RecentEvents({ job }: { job: string }) {
         <>
           {notices.map((event) => (
             <div key={event.kind} className={`note ${event.kind === "train.not_connected" ? "warn" : ""}`}>
-              <Sentence text={event.reason ?? ""} />
+              <span>
+                <Sentence text={event.reason ?? ""} />
+              </span>
             </div>
           ))}
           <ol className="events">

@@ -157,7 +157,7 @@ function Progress({ job }: { job: JobDetail }) {
             <div className="dimmer">step</div>
             <div className="value">
               {number(step)}
-              {steps !== undefined && steps !== null && <span className="dimmer small"> of {number(steps)}</span>}
+              {typeof steps === "number" && steps > 0 && <span className="dimmer small"> of {number(steps)}</span>}
             </div>
           </div>
         )}
