@@ -104,9 +104,7 @@ def test_what_programs_print_anyway_is_on_the_chart(platform: Any, tmp_path: Any
     assert platform.client.suggest_metric_patterns(job.id).suggestions == []
 
 
-def test_a_job_without_metrics_shows_lines_that_look_like_some_and_patterns_that_read_them(
-    platform: Any, tmp_path: Any
-) -> None:
+def test_the_api_suggests_metric_patterns_for_a_job_without_metrics(platform: Any, tmp_path: Any) -> None:
     (tmp_path / "train.py").write_text("print('result so far: accuracy 0.75 of all')\n")
     job = platform.client.run(tmp_path, ["python3", "train.py"], name="silent")
     assert job.wait(timeout_s=120).state == "succeeded"

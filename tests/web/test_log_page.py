@@ -56,7 +56,7 @@ def test_lines_are_filtered_by_time_and_rank(page: Any, long_job: str) -> None:
     expect(page.get_by_role("log")).to_contain_text("12000")
 
 
-def test_a_job_without_metrics_shows_lines_of_its_log_that_look_like_some(page: Any, platform: Any) -> None:
+def test_the_metrics_page_suggests_patterns_for_a_job_without_metrics(page: Any, platform: Any) -> None:
     job = submit(platform, "silent", "echo 'so far: accuracy 0.75 of all'")
     platform.client.wait_for_job(job, timeout_s=WITHIN_MS / 1000)
     page.goto(f"/jobs/{job}/metrics")

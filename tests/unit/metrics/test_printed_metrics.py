@@ -327,7 +327,7 @@ def test_times_sizes_and_versions_next_to_metrics_are_not_read() -> None:
     assert points(line) == {"loss": [(3, 0.5)]}
 
 
-def test_lines_that_look_like_metrics_are_suggested_with_a_pattern_that_reads_them() -> None:
+def test_each_suggested_pattern_reads_its_log_line() -> None:
     lines = [
         b"2026-11-27 10:00:00 INFO after 20 minutes the accuracy: 0.93, val loss 0.41",
         b"after 30 minutes the accuracy: 0.95, val loss 0.39",

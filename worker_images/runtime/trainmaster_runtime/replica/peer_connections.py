@@ -64,7 +64,7 @@ class PeerConnections:
         """Look for a connection, and warn once when none has come for long. ``now`` is monotonic."""
         if self.check_at is None or now < self.check_at:
             return
-        self._look()
+        self._update_connected()
         self.check_at = None if self._is_connected else now + _CHECK_S
         if not self._is_connected and not self._has_warned and now >= self._started_at + WARN_S:
             self._has_warned = True
@@ -73,7 +73,7 @@ class PeerConnections:
     def finish(self, now: float) -> None:
         """Look for the last time, when the processes have ended, and warn at the end of the log."""
         if self.check_at is not None and now >= self._started_at + _SHORTEST_S:
-            self._look()
+            self._update_connected()
             if not self._is_connected:
                 self._warn("ended and has never connected to another one")
 
@@ -86,7 +86,7 @@ class PeerConnections:
         self._log.say("WARNING: " + sentence)
         report({"TRAINMASTER_REPORT_FILE": self._report_path}, KIND, sentence)
 
-    def _look(self) -> None:
+    def _update_connected(self) -> None:
         if self._addresses is None:
             self._addresses = _addresses(self._order.peer_hosts)
         table = procfs.tcp_connections()

@@ -23,7 +23,7 @@ def test_the_newest_of_each_metric_is_a_line(cli: Invoke, server: Any, page: Any
     assert json.loads(cli("metrics", "mnist", "--json").stdout)[0]["last_value"] == "NaN"
 
 
-def test_without_metrics_lines_that_look_like_some_are_shown_with_patterns(cli: Invoke, server: Any, page: Any) -> None:
+def test_a_job_without_metrics_prints_pattern_suggestions(cli: Invoke, server: Any, page: Any) -> None:
     server.on("GET", "/jobs/mnist/metrics", page())
     found = {"suggestions": [{"line": 'the "loss" 0.5\x1b[2J', "pattern": 'the "loss" {loss}'}]}
     server.on("GET", "/jobs/mnist/metrics/suggestions", httpx.Response(200, json=found))
