@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Annotated, Final
 
 from fastapi import Header, Query, Response
 from sqlalchemy.orm import Session
 from trainmaster.spec import JobSpec
+from trainmaster.spec.rules import gang_warnings
 from trainmaster.wire.base import Page
 from trainmaster.wire.jobs import CloneRequest, JobDetail, JobView, ReasonRequest, ResumeRequest, SubmitRequest
 
@@ -43,6 +45,10 @@ IdempotencyKey = Annotated[
     ),
 ]
 REPLAYED: Final = "Idempotency-Replayed"
+_WARNING: Final = (
+    'What in the command contradicts the replicas: `299 - "sentence"`, separated by commas; each sentence is a JSON '
+    "string."
+)
 
 
 @router.post(
@@ -51,7 +57,13 @@ REPLAYED: Final = "Idempotency-Replayed"
     summary="Submit a job",
     status_code=201,
     response_model=JobDetail,
-    responses={200: {"model": JobSpec, "description": "With `dry_run`: the canonical spec; nothing was submitted."}},
+    responses={
+        200: {
+            "model": JobSpec,
+            "description": "With `dry_run`: the canonical spec; nothing was submitted.",
+            "headers": {"Warning": {"description": _WARNING, "schema": {"type": "string"}}},
+        }
+    },
 )
 async def submit_job(
     body: SubmitRequest, caller: Writer, context: AppContextDep, key: IdempotencyKey = None
@@ -64,8 +76,14 @@ def _submit_new(body: SubmitRequest, caller: Caller, context: AppContext, key: s
     spec = read_spec(body)
     submission = check_submission(context, caller, spec)
     if body.dry_run:
-        return json_response(spec)
+        return json_response(spec, headers=_warning_header(spec))
     return _submit(context, caller, submission, key, digest_of("submit", spec.model_dump(mode="json")))
+
+
+def _warning_header(spec: JobSpec) -> dict[str, str]:
+    """https://www.rfc-editor.org/rfc/rfc7234#section-5.5, as Kubernetes' API warns; JSON strings are ASCII here."""
+    warnings = [f"299 - {json.dumps(sentence)}" for sentence in gang_warnings(spec)]
+    return {"Warning": ", ".join(warnings)} if warnings else {}
 
 
 @router.post(

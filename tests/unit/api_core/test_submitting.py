@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -100,6 +101,19 @@ def test_a_dry_run_gives_the_canonical_spec_and_submits_nothing(client: TestClie
     assert answer.status_code == 200
     assert answer.json()["roles"]["worker"]["replicas"] == 2
     assert count(sessions, Job) == 0
+
+
+def test_a_dry_run_warns_of_a_command_that_contradicts_its_replicas(client: TestClient) -> None:
+    def warning(**changes: Any) -> str | None:
+        answer = client.post("/api/v1/jobs", json={"spec": {**SPEC, **changes}, "dry_run": True})
+        assert answer.status_code == 200
+        return answer.headers.get("Warning")
+
+    assert warning() is None
+    found = warning(command="torchrun --nnodes=4 train.py; mpirun -np 1 x")
+    machines, processes = json.loads("[" + (found or "").replace("299 - ", "") + "]")
+    assert "for 4 machines (--nnodes), and the job has 2 replicas" in machines
+    assert "starts 1 processes in all (-np)" in processes
 
 
 def test_a_spec_may_come_as_yaml(client: TestClient) -> None:

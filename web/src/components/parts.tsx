@@ -1,4 +1,4 @@
-import { CircleAlert, Copy, type LucideIcon, RotateCw } from "lucide-react";
+import { CircleAlert, Copy, type LucideIcon, RotateCw, TriangleAlert } from "lucide-react";
 import { Fragment, type ReactNode, useId, useState } from "react";
 import { toast } from "./shell/toasts";
 
@@ -36,6 +36,23 @@ export function Failure({ error, retry }: { error: unknown; retry?: (() => void)
           <RotateCw size={13} aria-hidden="true" /> Try again
         </button>
       )}
+    </div>
+  );
+}
+
+/** What is probably a mistake, in the API's own words. */
+export function Warnings({ warnings }: { warnings: readonly string[] }) {
+  if (warnings.length === 0) return null;
+  return (
+    <div className="note warn" role="status">
+      <TriangleAlert size={16} aria-hidden="true" />
+      <ul className="stack tight">
+        {warnings.map((warning) => (
+          <li key={warning}>
+            <Sentence text={warning} />
+          </li>
+        ))}
+      </ul>
     </div>
   );
 }

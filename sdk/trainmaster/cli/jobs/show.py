@@ -13,11 +13,13 @@ from trainmaster.cli.planner.whatif import forecast_text, options_text, sentence
 from trainmaster.cli.terminal import options, output, session
 
 if TYPE_CHECKING:
+    from trainmaster.client import Client
     from trainmaster.spec import JobSpec
     from trainmaster.wire.jobs import AttemptView, ExitView, JobDetail, ReplicaView
 
 # Of a job with many restarts, only the last attempts are shown.
 _ATTEMPTS_SHOWN: Final = 10
+_NOTICES: Final = frozenset({"train.launcher", "train.not_connected"})
 
 
 def register(root: typer.Typer) -> None:
@@ -42,6 +44,7 @@ def show(
             return
         forecast = forecast_text(client, detail)
         checkpoints = list(client.list_checkpoints(detail.id))
+        notices = _launcher_notices(client, detail)
         newest_number = detail.attempt_count
         earlier = (
             list(client.list_attempts(detail.id, after=max(0, newest_number - 1 - _ATTEMPTS_SHOWN)))
@@ -69,6 +72,8 @@ def show(
                 "Roles",
                 roles_text(detail) + (f", {output.count(detail.gpu_count, 'GPU')}" if detail.gpu_count else ""),
             ),
+            ("Launcher", _launcher(detail.spec, notices.get("train.launcher"))),
+            ("Warning", notices.get("train.not_connected")),
             ("Environment", _environment(detail.spec)),
             ("Labels", "  ".join(f"{key}={value}" for key, value in sorted(detail.labels.items()))),
             ("Submitted", f"{output.local_time(detail.created_at)} ({output.ago(detail.created_at, now)})"),
@@ -100,6 +105,21 @@ def _missing_checkpoint(detail: JobDetail) -> str | None:
         "no complete checkpoint; it will restart from the beginning "
         f"(`trainmaster checkpoints {detail.id} --incomplete` shows the others)"
     )
+
+
+def _launcher_notices(client: Client, detail: JobDetail) -> dict[str, str]:
+    """The newest reasons of events, by kind: what was added to a launcher's command line; replicas that train alone."""
+    if detail.attempt is None or len(detail.attempt.replicas) < 2:
+        return {}
+    # The runtime reports them soon after the attempt's start, so the first page has them.
+    events = client.list_job_events_page(detail.id, limit=200).items
+    return {event.kind: event.reason for event in events if event.kind in _NOTICES and event.reason}
+
+
+def _launcher(spec: JobSpec, added: str | None) -> str | None:
+    """The launcher that the spec chooses, and what was added to its command line or to the one in the command."""
+    chosen = None if spec.launcher.value == "auto" else f"`launcher: {spec.launcher.value}`"
+    return "; ".join(filter(None, (chosen, added))) or None
 
 
 def _environment(spec: JobSpec) -> str | None:

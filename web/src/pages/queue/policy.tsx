@@ -1,12 +1,11 @@
 import { useQuery, useQueryClient } from "@tanstack/react-query";
-import { TriangleAlert } from "lucide-react";
 import { useState } from "react";
 import { api, unwrap } from "~/api/client";
 import { plannerKeys, policyQuery } from "~/api/planner";
 import { meQuery } from "~/api/queries";
 import type { Setting } from "~/api/types";
 import { FormDialog } from "~/components/forms/dialogs";
-import { Skeleton, Failure, Field } from "~/components/parts";
+import { Skeleton, Failure, Field, Warnings } from "~/components/parts";
 import { toast } from "~/components/shell/toasts";
 
 /** The planner's settings: readable by all, writable by platform admins. */
@@ -60,20 +59,6 @@ export function PolicyDialog({ isOpen, close }: { isOpen: boolean; close: () => 
         </fieldset>
       )}
     </FormDialog>
-  );
-}
-
-export function Warnings({ warnings }: { warnings: readonly string[] }) {
-  if (warnings.length === 0) return null;
-  return (
-    <div className="note warn" role="status">
-      <TriangleAlert size={16} aria-hidden="true" />
-      <ul className="stack tight">
-        {warnings.map((warning) => (
-          <li key={warning}>{warning}</li>
-        ))}
-      </ul>
-    </div>
   );
 }
 

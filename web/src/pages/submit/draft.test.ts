@@ -2,7 +2,7 @@ import { describe, expect, it } from "vitest";
 import type { ForecastOption } from "~/api/types";
 import { specYaml } from "~/lib/yaml/specYaml";
 import { readYaml } from "~/lib/yaml/yamlDraft";
-import { diagnosticsOf, fieldText, withOption, withValue } from "./draft";
+import { diagnosticsOf, fieldText, warningsIn, withOption, withValue } from "./draft";
 
 const option = (field: string, value: number | string | null, ...roles: string[]): ForecastOption => ({
   code: "x",
@@ -10,6 +10,14 @@ const option = (field: string, value: number | string | null, ...roles: string[]
   roles,
   field,
   value,
+});
+
+describe("warnings", () => {
+  it("are read from the header, with quotes and letters outside of ASCII", () => {
+    const header = String.raw`299 - "write \"-np 2\", or more.", 299 - "set \u00fc: a, b"`;
+    expect(warningsIn(header)).toEqual(['write "-np 2", or more.', "set \u00fc: a, b"]);
+    expect(warningsIn(null)).toEqual([]);
+  });
 });
 
 describe("an environment", () => {

@@ -13,6 +13,13 @@ memory: 2Gi
 max_restarts: 3
 `;
 
+/** The sentences in the API's header `Warning`, each a JSON string behind a code and an agent. */
+export function warningsIn(header: string | null): string[] {
+  return [...(header ?? "").matchAll(/\d{3} \S+ ("(?:[^"\\]|\\.)*")/g)].map(
+    (found) => JSON.parse(found[1] ?? '""') as string,
+  );
+}
+
 const ENVIRONMENT = "environment.";
 
 /** The text of a field of the environment; requirements are lines. */

@@ -7,12 +7,12 @@ import { jobQuery, keys } from "~/api/queries";
 import type { JobDetail } from "~/api/types";
 import { Mistakes, NO_MISTAKES, useCheck, CheckStatus } from "~/components/forms/specCheck";
 import { Editor } from "~/components/forms/editor";
-import { Skeleton, Failure, PageHead } from "~/components/parts";
+import { Skeleton, Failure, PageHead, Warnings } from "~/components/parts";
 import { toast } from "~/components/shell/toasts";
 import { newIdempotencyKey } from "~/lib/idempotencyKey";
 import { freeName, mergePatch, specYaml } from "~/lib/yaml/specYaml";
 import { readYaml } from "~/lib/yaml/yamlDraft";
-import { diagnosticsOf, EXAMPLE, withOption, withValue } from "./draft";
+import { diagnosticsOf, EXAMPLE, warningsIn, withOption, withValue } from "./draft";
 import { JobForm } from "./form";
 import { PlacementPreview } from "./placement";
 
@@ -73,6 +73,7 @@ export function SubmitPage() {
 }
 
 const KEY = "draft";
+const NO_WARNINGS: readonly string[] = [];
 
 function savedDraft(): string {
   try {
@@ -82,9 +83,12 @@ function savedDraft(): string {
   }
 }
 
-/** Validates a text and returns its canonical spec. */
-const read = (text: string, signal: AbortSignal): Promise<object> =>
-  unwrap(api.POST("/api/v1/jobs", { body: { spec_text: text, dry_run: true }, signal }));
+/** Validates a text and returns its canonical spec, and what in its command contradicts the replicas. */
+async function read(text: string, signal: AbortSignal): Promise<{ spec: object; warnings: string[] }> {
+  const answer = await api.POST("/api/v1/jobs", { body: { spec_text: text, dry_run: true }, signal });
+  const spec: object = await unwrap(Promise.resolve(answer));
+  return { spec, warnings: warningsIn(answer.response.headers.get("Warning")) };
+}
 
 interface DraftProps {
   start: string;
@@ -151,6 +155,7 @@ function Draft({ start, about, original, checkpoint }: DraftProps) {
         </button>
       </PageHead>
       {error !== null && <Failure error={error} />}
+      <Warnings warnings={check.state === "good" ? check.value.warnings : NO_WARNINGS} />
       <div className="submit">
         <section className="card submit-form" aria-label="Form">
           <div className="body stack">
@@ -172,7 +177,7 @@ function Draft({ start, about, original, checkpoint }: DraftProps) {
           <Mistakes check={check} />
         </section>
         <PlacementPreview
-          spec={check.state === "good" ? check.value : null}
+          spec={check.state === "good" ? check.value.spec : null}
           apply={(option) => setText((now) => withOption(now, option))}
         />
       </div>

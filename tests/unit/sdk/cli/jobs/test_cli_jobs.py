@@ -156,11 +156,38 @@ def test_an_elastic_job_says_how_many_may_run_and_how_many_do_once(
     server.on("GET", "/jobs", page(job))
     server.on("GET", "/jobs/mnist", job)
     server.on("GET", "/jobs/job_1/checkpoints", {"items": []})
+    server.on("GET", "/jobs/job_1/events", page())
     assert "worker×2–3" in cli("list").stdout
     shown = " ".join(cli("show", "mnist").stdout.split())
     assert "worker×2–3" in shown
     assert "3: 3 of 2 to 3 workers. worker-1 joined. " in shown
     assert shown.count("3 of 2 to 3 workers") == 1
+
+
+def test_show_has_the_launcher_and_what_was_added_to_its_command_line(
+    cli: Invoke, server: Any, job_json: Any, page: Any
+) -> None:
+    attempt = {
+        "id": "a1", "number": 1, "state": "running", "executor": "fake", "created_at": "2026-11-21T07:00:00Z",
+        "replicas": [
+            {"role": "worker", "index": n, "rank": n, "state": "running", "generation": 1,
+            "node": "n1"} for n in range(2)
+        ],
+    }  # fmt: skip
+    spec = {"name": "mnist", "command": ["train"], "roles": {"worker": {"replicas": 2}}, "launcher": "torchrun"}
+    server.on("GET", "/jobs/mnist", job_json(attempt=attempt, attempt_count=1, spec=spec))
+    server.on("GET", "/jobs/job_1/checkpoints", {"items": []})
+    reasons = ["torchrun: added for 2 replicas: --nnodes=3", "torchrun: added for 2 replicas: --nnodes=2"]
+    event = {"at": "2026-11-21T07:00:00Z", "kind": "train.launcher", "actor": "worker-0"}
+    server.on(
+        *("GET", "/jobs/job_1/events"),
+        page(
+            *({**event, "id": number, "reason": reason} for number, reason in enumerate(reasons)),
+            {**event, "id": 3, "kind": "train.not_connected", "reason": "the 2 replicas train alone"},
+        ),
+    )
+    shown = " ".join(cli("show", "mnist").stdout.split())
+    assert f"Launcher `launcher: torchrun`; {reasons[1]} Warning the 2 replicas train alone" in shown
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,9 @@ import { plannerKeys } from "~/api/planner";
 import { keys } from "~/api/queries";
 import type { Quota } from "~/api/types";
 import { FormDialog } from "~/components/forms/dialogs";
-import { Field } from "~/components/parts";
+import { Field, Warnings } from "~/components/parts";
 import { toast } from "~/components/shell/toasts";
 import { userChanges, formatAmount } from "./changes";
-import { Warnings } from "~/pages/queue/policy";
 import { lineName } from "./section";
 import { UserQuotas } from "./users";
 

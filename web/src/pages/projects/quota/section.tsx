@@ -3,9 +3,8 @@ import { Pencil } from "lucide-react";
 import { useState } from "react";
 import { quotaQuery } from "~/api/planner";
 import type { Quota, QuotaLine } from "~/api/types";
-import { Skeleton, Failure } from "~/components/parts";
+import { Skeleton, Failure, Warnings } from "~/components/parts";
 import { bytes, number } from "~/lib/format";
-import { Warnings } from "~/pages/queue/policy";
 import { QuotaForm } from "./form";
 
 /** A project's quota and its present use. */
