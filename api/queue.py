@@ -21,7 +21,7 @@ from trainmaster.wire.scheduling import QueuePage, RunningJobView, SharesView, S
 
 from api.app.unit_of_work import AppContextDep, UnitOfWork
 from api.auth import Caller, Reader
-from api.forecasts.service import starts
+from api.forecasts.service import start_view
 from api.http.paging import PageParams, PageQuery, bad_cursor, make_cursor, read_cursor, rows_by_name
 from api.http.routing import new_router
 from api.jobs.schemas import wait_reason_of
@@ -155,20 +155,8 @@ def _waiting_view(row: UntypedRow, caller: Caller, now: datetime) -> WaitingJobV
 
 
 def _start(row: UntypedRow, *, is_known: bool) -> ExpectedStartView | None:
-    """The planner's last start forecast; ``None`` if there is none. Its sentence may name other jobs, so jobs that the
-    caller may not see only have the times.
-    """
-    if row.start_code is None:
-        return None
-    fields: dict[str, Any] = {
-        "code": row.start_code,
-        "early_at": row.earliest,
-        "likely_at": row.likely,
-        "late_at": row.latest,
-    }
-    if not is_known:
-        return ExpectedStartView(**fields, sentence="")
-    return ExpectedStartView(**fields, sentence=starts(row.start_sentence), nodes=row.start_nodes or [])
+    """The planner's last start forecast; ``None`` if there is none."""
+    return None if row.start_code is None else start_view(row.start_code, row.start_sentence, row, is_known=is_known)
 
 
 def _done_at(row: UntypedRow, run: RunSummary) -> datetime | None:

@@ -29,7 +29,9 @@ async def forecast_spec(body: ForecastRequest, caller: Writer, context: AppConte
     for a queued job at its position in the queue, with `changes` to its spec; with `cluster`, for a hypothetical
     cluster. Needs the role `member` in the project.
     """
-    return await forecast(context, caller, await context.run_bounded(_checked, body, caller, context))
+    question = await context.run_bounded(_checked, body, caller, context)
+    is_unchanged = body.job is not None and not body.changes and body.cluster is None
+    return await forecast(context, caller, question, is_unchanged=is_unchanged)
 
 
 def _checked(body: ForecastRequest, caller: Caller, context: AppContext) -> ForecastQuestion:
@@ -63,7 +65,7 @@ async def forecast_job(job: JobViewer, context: AppContextDep) -> ForecastView:
     """The reason to wait, the position in the queue, the expected start, and changes with which a clone of the job
     would start now or sooner.
     """
-    return await forecast(context, job.caller, await context.run_bounded(_waiting, job, context))
+    return await forecast(context, job.caller, await context.run_bounded(_waiting, job, context), is_unchanged=True)
 
 
 def _waiting(job: JobAccess, context: AppContext) -> ForecastQuestion:

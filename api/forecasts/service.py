@@ -30,7 +30,7 @@ from api.jobs.service import Submission
 from core.db.leases import TICK_DONE, marked_at
 from core.db.repositories import questions
 from core.db.repositories.questions import ERROR, ForecastQuestion, QuestionKind
-from core.db.tables import Job, Project, User
+from core.db.tables import Job, Project, StartForecastRow, User
 from core.domain.errors import Conflict, InvalidRequest, NotFound, TrainmasterError, Unavailable
 from core.domain.jobs.states import JobState
 from core.domain.sharing.resources import gang_of
@@ -99,13 +99,39 @@ def in_cluster(ask: ForecastQuestion, cluster: ClusterChange | None) -> Forecast
     return replace(ask, more_nodes=cluster.more_nodes, like=cluster.like, without=tuple(cluster.without))
 
 
-async def forecast(context: AppContext, caller: Caller, ask: ForecastQuestion) -> ForecastView:
+async def forecast(
+    context: AppContext, caller: Caller, ask: ForecastQuestion, *, is_unchanged: bool = False
+) -> ForecastView:
     """The planner's forecast, usually within a tenth of a second.
+
+    Args:
+        is_unchanged: the question is about a queued job as it is. Its expected start is then the last one that was
+        computed for the whole queue, so that the job and the queue show the same.
 
     Raises:
         Unavailable: no scheduler answers in time, or there are too many questions.
     """
-    return forecast_view(await answer(context, caller, QuestionKind.FORECAST, ask.to_json()))
+    found = forecast_view(await answer(context, caller, QuestionKind.FORECAST, ask.to_json()))
+    if is_unchanged and found.wait_reason is not None:
+        stored = await to_thread.run_sync(_stored_start, context, ask.job_id)
+        return found if stored is None else found.model_copy(update={"start": stored})
+    return found
+
+
+def _stored_start(context: AppContext, job_id: str) -> ExpectedStartView | None:
+    with context.read() as work:
+        row = work.session.get(StartForecastRow, job_id)
+        return None if row is None else start_view(row.code, row.sentence, row)
+
+
+def start_view(code: str, sentence: str, row: Any, *, is_known: bool = True) -> ExpectedStartView:
+    """The start forecast as stored in ``row``. Its sentence and nodes may name other jobs, so for jobs that the caller
+    may not see there are only the times.
+    """
+    times = {"early_at": row.earliest, "likely_at": row.likely, "late_at": row.latest}
+    if not is_known:
+        return ExpectedStartView(code=code, sentence="", **times)
+    return ExpectedStartView(code=code, sentence=starts(sentence), nodes=row.nodes or [], **times)
 
 
 async def explain(context: AppContext, caller: Caller, job: Job, at: datetime | None) -> ExplanationView:

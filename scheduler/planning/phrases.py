@@ -143,14 +143,25 @@ def until(at: datetime | None, now: datetime, *, is_single: bool, is_likely: boo
 
 # Estimates are rounded to a grid that is coarser the farther off they are, so that a reason which still holds reads
 # the same next time.
-_GRID: Final = ((3600.0, 300.0), (6 * 3600.0, 900.0), (2 * 86400.0, 3600.0), (float("inf"), 6 * 3600.0))
+_GRID: Final = ((600.0, 60.0), (3600.0, 300.0), (6 * 3600.0, 900.0), (2 * 86400.0, 3600.0), (float("inf"), 6 * 3600.0))
 
 
 def on_grid(left_s: float, now: datetime) -> datetime | None:
     """The moment ``left_s`` from now, rounded up to the grid; ``None`` beyond the last year that a date can have."""
-    width = next(width for limit, width in _GRID if left_s < limit)
+    width = _width(left_s)
     try:
         at_s = (now + timedelta(seconds=left_s)).timestamp()
         return datetime.fromtimestamp(-(-at_s // width) * width, UTC)
     except (OverflowError, ValueError, OSError):
         return None
+
+
+def down_to_grid(at: datetime, now: datetime) -> datetime:
+    """``at``, rounded down to the grid, but not to a minute before the present one."""
+    widths = (_width((at - now).total_seconds()), _GRID[0][1])
+    at_s, now_s = (moment.timestamp() // width * width for moment, width in zip((at, now), widths, strict=True))
+    return datetime.fromtimestamp(max(at_s, now_s), UTC)
+
+
+def _width(left_s: float) -> float:
+    return next(width for limit, width in _GRID if left_s < limit)

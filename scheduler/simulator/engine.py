@@ -207,7 +207,7 @@ class Simulation:
         self.outcome.usage.end(ended)
         progress = self._progress.pop(name)
         progress.advance(now_s)
-        self.estimator.ended(progress, now_s, is_cut_off=progress.remaining_s > _SOON_S)
+        self.estimator.ended(progress, now_s, is_cut_off=progress.remaining_s > _SOON_S, others=self._progress.values())
         self._is_dirty = True
 
     def _release(self, name: str, now_s: float) -> None:

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
-from scheduler.planning.forecast.durations import DurationModel, JobTraits, PastRun
+from scheduler.planning.forecast.durations import DurationModel, JobTraits, PastRun, UnfinishedRun
 from scheduler.planning.model import Estimate
 from scheduler.simulator.reading.arrival import Arrival
 
@@ -138,8 +139,8 @@ class Estimator:
         """When the estimate of a running job will change; infinity if never."""
         return progress.ran_by_s(self.after_s) if self.knowledge is Knowledge.LEARNT else math.inf
 
-    def ended(self, progress: Progress, at_s: float, *, is_cut_off: bool) -> None:
-        """Learn from a finished job."""
+    def ended(self, progress: Progress, at_s: float, *, is_cut_off: bool, others: Iterable[Progress] = ()) -> None:
+        """Learn from a finished job. ``others``: the jobs that still run."""
         if self.knowledge is not Knowledge.HISTORY:
             return
         ended_at = self.start + timedelta(seconds=at_s)
@@ -147,7 +148,8 @@ class Estimator:
         self._fresh += 1
         if self._fresh >= 1 + _NEWER * len(self._ended):
             self._fresh = 0
-            self._durations = DurationModel(self._ended)
+            running = [UnfinishedRun(_traits(other.arrival), other.ran_s) for other in others if other.speed > 0]
+            self._durations = DurationModel(self._ended, running)
 
 
 def _traits(arrival: Arrival) -> JobTraits:

@@ -77,7 +77,7 @@ def waiting_page(
             Job.state, Job.wait_reason, Project.name.label("project"), User.name.label("user"),
             *reason_columns(), StartForecastRow.earliest, StartForecastRow.likely, StartForecastRow.latest,
             StartForecastRow.code.label("start_code"), StartForecastRow.sentence.label("start_sentence"),
-            StartForecastRow.nodes.label("start_nodes"),
+            StartForecastRow.nodes,
             _ticked().label("ticked_at"),
         )
         .join(cut, cut.c.job_id == Job.id)

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from math import isfinite
+from math import floor, isfinite, log
 from typing import Final
 
 from sqlalchemy import and_, func, not_, or_, select
@@ -17,7 +17,14 @@ from core.db.tables import Attempt, Job, Project, Replica, User
 from core.domain.jobs.progress_rate import progress_view
 from core.domain.jobs.states import AttemptState, JobState
 from core.domain.serving.jobs import ENDPOINT_LABEL
-from scheduler.planning.forecast.durations import DurationModel, JobTraits, PastRun, capped, estimate_from_progress
+from scheduler.planning.forecast.durations import (
+    DurationModel,
+    JobTraits,
+    PastRun,
+    UnfinishedRun,
+    capped,
+    estimate_from_progress,
+)
 from scheduler.planning.model import Estimate
 
 # The newest ended jobs; more would hardly change an estimate.
@@ -34,6 +41,8 @@ _IS_ENDLESS: Final = and_(
     Job.spec["labels"][ENDPOINT_LABEL].as_string().is_not(None),
 )
 IS_ENDLESS: Final = _IS_ENDLESS.label("is_endless")
+# Run times of running jobs are rounded down to a power of this, so that new ones are learnt rarely.
+_COARSE: Final = 1.25
 # A job that lasts thirty years or more has no end worth waiting for.
 ENDLESS_S: Final = 1e9
 
@@ -44,6 +53,7 @@ class Estimates:
 
     version: int = 0
     durations: DurationModel = field(default_factory=lambda: DurationModel(()))
+    _unfinished: tuple[UnfinishedRun, ...] = ()
     _history: deque[PastRun] = field(default_factory=lambda: deque(maxlen=_HISTORY))
     _newest: tuple[datetime, str] = (_LONG_AGO, "")
     _learnt_at: datetime = _LONG_AGO
@@ -55,9 +65,11 @@ class Estimates:
         if now - self._learnt_at >= _LEARN_AGAIN:
             self._learnt_at = now
             fresh = self._read_history(session)
-            if fresh:
+            unfinished = _read_unfinished(session, now)
+            if fresh or (self.version and unfinished != self._unfinished):
                 self._history.extend(fresh)
-                self.durations = DurationModel(self._history)
+                self._unfinished = unfinished
+                self.durations = DurationModel(self._history, unfinished)
                 self.version += 1
         if now - self._looked_at >= _LOOK_AGAIN:
             self._looked_at = now
@@ -116,6 +128,29 @@ def finite(estimate: Estimate | None) -> Estimate | None:
     if estimate is None or not all(map(isfinite, (estimate.likely_s, estimate.early_s, estimate.late_s))):
         return None
     return capped(estimate, ENDLESS_S)
+
+
+def _read_unfinished(session: Session, now: datetime) -> tuple[UnfinishedRun, ...]:
+    rows = session.execute(
+        select(
+            Job.name, Job.shape, Job.run_s, Attempt.started_at,
+            Project.name.label("project"), User.name.label("user"), Job.spec["code"].as_string().label("code"),
+        )
+        .join(Attempt, Attempt.job_id == Job.id)
+        .join(Project, Project.id == Job.project_id)
+        .join(User, User.id == Job.user_id)
+        .where(is_live(), Attempt.started_at.is_not(None), not_(_IS_ENDLESS))
+        .order_by(Job.id)
+    )  # fmt: skip
+    return tuple(
+        UnfinishedRun(JobTraits(row.project, row.user, row.name, row.code or "", row.shape), _coarse(ran_s))
+        for row in rows
+        if (ran_s := row.run_s + (now - row.started_at).total_seconds()) >= _LEAST_S
+    )
+
+
+def _coarse(seconds: float) -> float:
+    return _COARSE ** floor(log(seconds, _COARSE))
 
 
 def of_stopped(session: Session, job_ids: Sequence[str]) -> dict[str, Estimate]:

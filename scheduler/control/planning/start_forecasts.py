@@ -52,7 +52,7 @@ class StartForecastWriter:
             loaded = load_snapshot(session, self._cache, now, can_grow=control.can_change_worlds)
         try:
             planned = self._poison_filter.plan(loaded.snapshot, loaded.generations, plan)
-            rows = start_forecast_rows(forecast_starts(planned.snapshot, planned.plan))
+            rows = start_forecast_rows(forecast_starts(planned.snapshot, planned.plan), now)
         except Exception:
             self._inputs, self._written_at = inputs, now  # it would fail again
             raise
@@ -67,7 +67,7 @@ class StartForecastWriter:
         self._inputs, self._written_at = inputs, now
 
 
-def start_forecast_rows(forecasts: QueueForecast) -> list[ForecastEntry]:
+def start_forecast_rows(forecasts: QueueForecast, now: datetime) -> list[ForecastEntry]:
     """The forecasts of jobs that do not start with this plan."""
     return [
         ForecastEntry(
@@ -80,6 +80,6 @@ def start_forecast_rows(forecasts: QueueForecast) -> list[ForecastEntry]:
             forecast.sentence,
             forecast.nodes,
         )
-        for forecast in forecasts.starts
+        for forecast in (start.on_grid(now) for start in forecasts.starts)
         if forecast.position is not None and forecast.code is not StartCode.NOW
     ]

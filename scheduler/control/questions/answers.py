@@ -188,21 +188,22 @@ def _forecast_in(snapshot: Snapshot, gang: QueuedGang, ask: ForecastQuestion) ->
     except ValueError as error:
         field, _, _ = str(error).partition(":")
         return _error("invalid_request", str(error), f"cluster.{field}")
-    return _forecast_to_json(forecast(changed_snapshot, gang, left_out=[NodeId(name) for name in ask.without]))
+    found = forecast(changed_snapshot, gang, left_out=[NodeId(name) for name in ask.without])
+    return _forecast_to_json(found, snapshot.now)
 
 
 def _error(code: str, sentence: str, field: str | None = None) -> dict[str, Any]:
     return {ERROR: {"code": code, "sentence": sentence, "field": field}}
 
 
-def _forecast_to_json(found: Forecast) -> dict[str, Any]:
+def _forecast_to_json(found: Forecast, now: datetime) -> dict[str, Any]:
     return {
         "places": _places_to_json(found.placements),
         "reason": None if found.reason is None else reason_to_json(found.reason),
         "position": found.position,
-        "start": None if found.start is None else _start_to_json(found.start),
-        "options": [_option_to_json(option) for option in found.options],
-        "later": [_option_to_json(option) for option in found.later],
+        "start": None if found.start is None else _start_to_json(found.start, now),
+        "options": [_option_to_json(option, now) for option in found.options],
+        "later": [_option_to_json(option, now) for option in found.later],
         "victims": [
             {"job_id": victim.job_id, "code": victim.code.value, "sentence": victim.sentence}
             for victim in found.victims
@@ -210,7 +211,8 @@ def _forecast_to_json(found: Forecast) -> dict[str, Any]:
     }
 
 
-def _start_to_json(start: StartForecast) -> dict[str, Any]:
+def _start_to_json(start: StartForecast, now: datetime) -> dict[str, Any]:
+    start = start.on_grid(now)
     return {
         "code": start.code.value,
         "sentence": start.sentence,
@@ -225,14 +227,14 @@ def _moment(at: datetime | None) -> str | None:
     return None if at is None else at.isoformat()
 
 
-def _option_to_json(option: Alternative) -> dict[str, Any]:
+def _option_to_json(option: Alternative, now: datetime) -> dict[str, Any]:
     return {
         "code": option.code.value,
         "sentence": option.sentence,
         "roles": list(option.roles),
         "field": option.field,
         "value": option.value,
-        "start": None if option.start is None else _start_to_json(option.start),
+        "start": None if option.start is None else _start_to_json(option.start, now),
     }
 
 

@@ -229,7 +229,7 @@ class Explainer:
             return Reason(WaitReasonCode.RESERVED, f"{sentence}; it starts by itself after that", numbers)
         # Points in time, no durations: a reason that still holds must not read differently with every tick.
         at, phrase = self._moment(binding.start_s)
-        sentence = f"would fit now, but it might delay {blocking_job} and is to start on {on} at {phrase}"
+        sentence = f"would fit now, but it might delay {blocking_job} and is to start on {on} {phrase}"
         if at is not None:
             sentence += "; with a max_run_time that surely ends before that it could run first"
             numbers["until"] = at.isoformat()
@@ -257,11 +257,14 @@ class Explainer:
         return None
 
     def _moment(self, in_s: float) -> tuple[datetime | None, str]:
-        """The date and its phrase; no date where the stated ends have passed and it may be any moment."""
+        """The latest time by the stated ends, and its phrase; no time where these have passed and it may be any moment.
+
+        Jobs usually end before, so the expected start is often sooner.
+        """
         if in_s <= 0:
-            return None, "any moment"
+            return None, "at any moment"
         at = self.snapshot.now + timedelta(seconds=in_s)
-        return at, phrases.about(at, self.snapshot.now)
+        return at, f"by {phrases.about(at, self.snapshot.now)}"
 
     def _node_names(self, reservation: BackfillReservation) -> list[str]:
         return [self.cluster.nodes[number].id for number in sorted(reservation.backfillable)]
@@ -324,7 +327,7 @@ class Explainer:
         at, phrase = self._moment(reservation.start_s)
         if at is not None:
             numbers["expected_start"] = at.isoformat()
-        start = f"{starts_first(reservation.job.name)} on {on} at {phrase}"
+        start = f"{starts_first(reservation.job.name)} on {on} {phrase}"
         return Reason(reason.code, f"{reason.sentence}; {start}", numbers)
 
 

@@ -258,7 +258,10 @@ def find_sooner(
         start = forecast.forecast_of(job.job_id)
         if start is None or start.likely is None or not _is_sooner(snapshot, start, expected):
             continue
-        when = "now" if start.code is StartCode.NOW else f"at {phrases.about(start.likely, snapshot.now)}"
+        shown = start.on_grid(snapshot.now)
+        when = (
+            "now" if start.code is StartCode.NOW else f"at {phrases.about(shown.likely or start.likely, snapshot.now)}"
+        )
         sentence = f"With {change.words} it would probably start {when}."
         alternatives.append(Alternative(change.code, sentence, change.roles, change.field, change.value, start))
     return sorted(alternatives, key=lambda option: (option.start.likely, option.code) if option.start else ())[:_MOST]

@@ -8,6 +8,9 @@ already. The additions make that robust with few samples:
   together as one: with a single namesake half of the prediction is what this user's jobs do at large, with ten
   namesakes a tenth. (The predictive distribution of a hierarchical Dirichlet process with concentration 1, in which a
   sample counts at its narrowest level only.)
+- Jobs that still run count, too, as censored samples: what has run for t lasts longer, so its weight goes to the
+  samples beyond t (the redistribution of the Kaplan-Meier estimator). Otherwise a batch of long jobs would be expected
+  to be as short as its user's earlier ones until the first of it ends.
 - A sample stands for jobs of about its length: it is spread out in the logarithm, the wider the fewer samples there
   are
   (Silverman's bandwidth, where a spread of a factor of 1.6 counts as two prior samples).
@@ -62,6 +65,14 @@ class JobTraits:
 
 
 @dataclass(frozen=True, slots=True)
+class UnfinishedRun:
+    """A job that still runs: the time for which it has held resources, over all attempts."""
+
+    traits: JobTraits
+    ran_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class PastRun:
     """A finished job, however it ended: its total time of holding resources, over all attempts.
 
@@ -99,11 +110,16 @@ class _Known:
 class DurationModel:
     """The predictor. Reading the history takes milliseconds per thousand jobs; an estimate takes microseconds.
 
-    Independent of the order of the history.
+    Independent of the order of the history. ``unfinished``: what running jobs have run so far.
     """
 
-    def __init__(self, history: Iterable[PastRun]) -> None:
+    def __init__(self, history: Iterable[PastRun], unfinished: Iterable[UnfinishedRun] = ()) -> None:
         self._levels: dict[tuple[str, ...], list[PastRun]] = defaultdict(list)
+        self._unfinished: dict[tuple[str, ...], list[UnfinishedRun]] = defaultdict(list)
+        for run in sorted(unfinished, key=lambda run: run.ran_s, reverse=True):
+            for key, _ in _levels(run.traits):
+                if len(self._unfinished[key]) < _SAMPLES:
+                    self._unfinished[key].append(run)
         # Newest first; ties in an order that does not depend on the input's.
         for past in sorted(history, key=_newest_last, reverse=True):
             for key, _ in _levels(past.traits):
@@ -135,35 +151,45 @@ class DurationModel:
         return Estimate(likely, early, late, known.source)
 
     def _learn(self, traits: JobTraits) -> _Known | None:
-        levels: list[tuple[list[PastRun], str]] = []
+        levels: list[tuple[list[PastRun], list[UnfinishedRun], str]] = []
         used: set[int] = set()
         for key, words in _levels(traits):
             fresh = [past for past in self._levels.get(key, ()) if id(past) not in used]
-            used.update(map(id, fresh))
-            if fresh:
-                levels.append((fresh, words))
-        named = sum(len(fresh) for fresh, words in levels if words.startswith("named"))
-        count = sum(len(fresh) for fresh, _ in levels)
+            running = [run for run in self._unfinished.get(key, ()) if id(run) not in used]
+            used.update(map(id, (*fresh, *running)))
+            if fresh or running:
+                levels.append((fresh, running, words))
+        named = sum(len(fresh) for fresh, _, words in levels if words.startswith("named"))
+        count = sum(len(fresh) for fresh, _, _ in levels)
         if not named and count < _FEWEST_UNNAMED:
             return None
         atoms: list[_Numbers] = []
         weights: list[_Numbers] = []
+        censored: list[tuple[float, float]] = []  # time and weight of each running job
         left = 1.0
-        for number, (fresh, _) in enumerate(levels):
+        for number, (fresh, running, _) in enumerate(levels):
+            samples = len(fresh) + len(running)
             is_widest = number == len(levels) - 1
-            share = left if is_widest else left * len(fresh) / (len(fresh) + 1)
-            spread = _spread_out(fresh)
-            atoms.append(spread)
-            weights.append(np.full(len(spread), share / len(spread)))
+            share = left if is_widest else left * samples / (samples + 1)
+            if fresh:
+                spread = _spread_out(fresh)
+                atoms.append(spread)
+                weights.append(np.full(len(spread), share * len(fresh) / samples / len(spread)))
+            censored += [(run.ran_s, share / samples) for run in running]
             left -= share
-        longest = max(past.ran_s for fresh, _ in levels for past in fresh)
+        ends_s = [past.ran_s for fresh, _, _ in levels for past in fresh]
+        longest = max(*ends_s, *(ran_s for ran_s, _ in censored), _SHORTEST_S)
         beyond = 1 / (count + _LONGER_THAN_ALL)
-        atoms.append(max(longest, _SHORTEST_S) * _PARETO)
         weights = [weight * (1 - beyond) for weight in weights]
+        atoms.append(longest * _PARETO)
         weights.append(np.full(len(_PARETO), beyond / len(_PARETO)))
         at_s, weight = np.concatenate(atoms), np.concatenate(weights)
+        for ran_s, own in sorted(censored):
+            later = at_s > ran_s
+            weight[later] *= 1 + own * (1 - beyond) / float(weight[later].sum())
         order = np.argsort(at_s, kind="stable")
-        many, words = (named, f"named {pattern_of(traits.name)}") if named else (len(levels[0][0]), levels[0][1])
+        widths = [(len(fresh), words) for fresh, _, words in levels if fresh]
+        many, words = (named, f"named {pattern_of(traits.name)}") if named else widths[0]
         return _Known(at_s[order], weight[order], f"{many} finished {'job' if many == 1 else 'jobs'} {words}")
 
 

@@ -95,6 +95,7 @@ class Projection:
         self._left_s: dict[JobId, float] = {}  # remaining run time of preempted jobs
         for view in snapshot.running:
             self.running[view.job_id] = ProjectedRun(view, self._end_s(view), 0.0, _returning(view))
+        self._excess = self._overcommitted()
 
     @property
     def now(self) -> datetime:
@@ -282,7 +283,42 @@ class Projection:
     def _move(self, gang: Gang, role: str, node_id: NodeId, model: str | None, change: _Change) -> None:
         node, request = self._nodes.get(node_id), _request(gang, role)
         if node is not None and request is not None:
-            self._nodes[node_id] = replace(node, free=change(node.free, request, model))
+            free = change(node.free, request, model)
+            if change is give_back and node_id in self._excess:
+                free, self._excess[node_id] = _settled(free, self._excess[node_id])
+            self._nodes[node_id] = replace(node, free=free)
+
+    def _overcommitted(self) -> dict[NodeId, Amounts]:
+        """What running jobs hold beyond the allocatable amounts of their nodes, for example since a node has shrunk.
+
+        The free amounts of such a node are 0, and ends free nothing there until this excess is gone.
+        """
+        used: dict[NodeId, Amounts] = {}
+        for running in self.running.values():
+            view = running.view
+            for position, (role, node_id) in enumerate(view.nodes):
+                request, model = _request(view.gang, role), self._model_of(view, position)
+                if request is not None and node_id in self._nodes:
+                    total = used.get(node_id, Amounts())
+                    gpus = {**total.gpus, model: total.gpus.get(model, 0) + request.gpu_count} if model else total.gpus
+                    used[node_id] = Amounts(
+                        total.cpu_milli + request.cpu_milli, total.memory_bytes + request.memory_bytes, gpus
+                    )
+        found: dict[NodeId, Amounts] = {}
+        for node_id, amounts in used.items():
+            whole = self._nodes[node_id].allocatable
+            excess = Amounts(
+                max(0, amounts.cpu_milli - whole.cpu_milli),
+                max(0, amounts.memory_bytes - whole.memory_bytes),
+                {
+                    model: count - whole.gpus.get(model, 0)
+                    for model, count in amounts.gpus.items()
+                    if count > whole.gpus.get(model, 0)
+                },
+            )
+            if excess.cpu_milli or excess.memory_bytes or excess.gpus:
+                found[node_id] = excess
+        return found
 
 
 def take(free: Amounts, request: ResourceRequest, model: str | None) -> Amounts:
@@ -314,6 +350,21 @@ def give_back(free: Amounts, request: ResourceRequest, model: str | None) -> Amo
     elif model is not None:
         gpus = {**gpus, model: gpus.get(model, 0) + request.gpu_count}
     return Amounts(free.cpu_milli + request.cpu_milli, free.memory_bytes + request.memory_bytes, gpus, shares)
+
+
+def _settled(free: Amounts, excess: Amounts) -> tuple[Amounts, Amounts]:
+    """``free`` without ``excess``, as far as it suffices, and the rest of ``excess``."""
+    cpu, memory = min(free.cpu_milli, excess.cpu_milli), min(free.memory_bytes, excess.memory_bytes)
+    gpus = {model: min(free.gpus.get(model, 0), over) for model, over in excess.gpus.items()}
+    left = {model: count - gpus.get(model, 0) for model, count in free.gpus.items()}
+    return (
+        Amounts(free.cpu_milli - cpu, free.memory_bytes - memory, left, free.shares),
+        Amounts(
+            excess.cpu_milli - cpu,
+            excess.memory_bytes - memory,
+            {model: over - gpus[model] for model, over in excess.gpus.items()},
+        ),
+    )
 
 
 def _request(gang: Gang, role: str) -> ResourceRequest | None:

@@ -12,7 +12,7 @@ same snapshot has the same forecast.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from math import inf
@@ -64,6 +64,24 @@ class StartForecast:
     @property
     def nodes(self) -> tuple[NodeId, ...]:
         return tuple(sorted({placement.node for placement in self.placements}))
+
+    def on_grid(self, now: datetime) -> StartForecast:
+        """The forecast as all readers see it: on the grid of :mod:`scheduler.planning.phrases`, with its sentence.
+
+        Wait reasons name expected ends on the same grid, so an end and the start after it are the same time.
+        """
+        if self.code is not StartCode.EXPECTED or self.likely is None:
+            return self
+        early = None if self.earliest is None else phrases.down_to_grid(self.earliest, now)
+        likely, late = (
+            None if at is None else phrases.on_grid((at - now).total_seconds(), now)
+            for at in (self.likely, self.latest)
+        )
+        if likely is None:
+            return self
+        is_brief = self.earliest == self.likely == self.latest
+        sentence = _sentence(now, early or likely, likely, late, is_brief=is_brief)
+        return replace(self, earliest=early, likely=likely, latest=late, sentence=sentence)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from random import Random
 
@@ -14,6 +15,7 @@ from scheduler.planning.forecast.durations import (
     DurationModel,
     JobTraits,
     PastRun,
+    UnfinishedRun,
     capped,
     estimate_from_progress,
     pattern_of,
@@ -44,6 +46,28 @@ def test_namesakes_tell_how_long_a_job_runs_and_more_of_them_tell_it_closer() ->
     assert many.likely_s == pytest.approx(600, rel=0.02)
     assert many.late_s - many.early_s < (few.late_s - few.early_s) / 3
     assert (few.source, many.source) == ("1 finished job named sweep-*", "20 finished jobs named sweep-*")
+
+
+def test_jobs_that_still_run_say_that_their_namesakes_are_longer_than_all_before() -> None:
+    tries = [past(f"try-{n}", 5, age=n) for n in range(8)]
+    waiting = JobTraits("vision", "ann", "sweep-9")
+    runs_s = [600.0, 640.0]
+    before = DurationModel(tries).estimate(waiting)
+    running = [UnfinishedRun(JobTraits("vision", "ann", f"sweep-{n}"), ran_s) for n, ran_s in enumerate(runs_s)]
+    after = DurationModel(tries, running).estimate(waiting)
+    assert before is not None
+    assert after is not None
+    assert before.likely_s < 10
+    assert after.likely_s > 600
+    assert (before.source, after.source) == ("8 finished jobs of ann that ask for the same",) * 2
+    itself = DurationModel(tries, running).estimate(JobTraits("vision", "ann", "sweep-0"), ran_s=600)
+    assert itself is not None
+    assert 300 < itself.likely_s < 1300
+    just_begun = [replace(run, ran_s=1.0) for run in running]
+    soon = DurationModel(tries, just_begun).estimate(waiting)
+    assert soon is not None
+    assert soon.likely_s == pytest.approx(before.likely_s, rel=0.3)
+    assert DurationModel((), running).estimate(waiting) is None  # nothing has ended yet
 
 
 def test_the_narrowest_that_has_samples_counts_most() -> None:

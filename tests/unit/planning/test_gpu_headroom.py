@@ -324,7 +324,7 @@ def test_its_reservation_is_on_nodes_without_gpus_while_jobs_with_gpus_start() -
     first = job("me", asks(8), age=60)
     made = planned([HALF, full], first, job("next", asks(16, 2)), running=(TAKEN, busy))
     assert places(made) == {"next": ["gpu-07"]}
-    assert "is to start on cpu-1 at about 12:30 UTC" in made.waits[JobId("me")].sentence
+    assert "is to start on cpu-1 by about 12:30 UTC" in made.waits[JobId("me")].sentence
 
 
 def test_where_there_are_only_gpu_nodes_its_reservation_leaves_the_gpus_their_cpus() -> None:

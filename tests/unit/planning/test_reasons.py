@@ -88,7 +88,7 @@ def test_several_holders_are_counted_and_only_as_many_named_as_must_end() -> Non
 
 def test_the_first_blocked_job_s_reason_has_the_reserved_nodes_and_start() -> None:
     reason = why([node("n", free=0)], gang(1, 8), [runs("x", 8, "n", 45)])
-    assert reason.sentence.endswith("job me, the first that asks for this, is to start on n at about 12:45 UTC")
+    assert reason.sentence.endswith("job me, the first that asks for this, is to start on n by about 12:45 UTC")
     assert reason.numbers["expected_start"] == "2026-11-21T12:45:00+00:00"
     assert reason.numbers["on"] == ["n"]
 
@@ -98,7 +98,7 @@ def test_a_job_that_would_delay_another_is_named_that_job_and_how_to_run_first()
     reason = why([node("n", free=4)], gang(1, 2), [runs("x", 4, "n", 45)], [first])
     assert reason.code is WaitReasonCode.RESERVED
     assert reason.sentence == (
-        "would fit now, but it might delay job big, which is before it in the queue and is to start on n at "
+        "would fit now, but it might delay job big, which is before it in the queue and is to start on n by "
         "about 12:45 UTC; with a max_run_time that surely ends before that it could run first"
     )
     unknown = why([node("n", free=4)], gang(1, 2), [runs("x", 4, "n", None)], [first])

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from datetime import timedelta
+from math import inf
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from trainmaster.wire.jobs import INFEASIBLE_CODES
@@ -222,6 +225,111 @@ def test_an_outlook_s_moments_are_those_of_the_simulator_when_all_ends_are_known
         off = abs((one.likely - started[one.job_id]).total_seconds())
         assert off <= 0.2 * max(60.0, (started[one.job_id] - NOW).total_seconds()), one
     assert sum(one.likely == started[one.job_id] for one in found.starts) > 15
+
+
+def overfilled(snapshot: Snapshot, found: QueueForecast) -> list[tuple[str, float, Amounts]]:
+    """Nodes on which the forecast runs more than they hold, by its own starts and run times."""
+    uses: list[tuple[float, float, str, str | None, ResourceRequest]] = []
+    totals = {node.id: node.allocatable for node in snapshot.nodes}
+    for view in snapshot.running:
+        if view.estimate is None and view.expected_end is None:
+            end_s = inf
+        else:
+            stated = inf if view.expected_end is None else (view.expected_end - snapshot.now).total_seconds()
+            end_s = max(1.0, stated if view.estimate is None else min(stated, view.estimate.likely_s))
+        requests = {role.role: role.request for role in view.gang.roles}
+        models = view.gpu_models or (None,) * len(view.nodes)
+        uses += [(0.0, end_s, on, model, requests[role]) for (role, on), model in zip(view.nodes, models, strict=True)]
+    jobs = {job.job_id: job for job in snapshot.queued}
+    for start in found.starts:
+        if start.likely is None:
+            continue
+        at_s = (start.likely - snapshot.now).total_seconds()
+        end_s = inf if start.run_s is None else at_s + start.run_s
+        requests = {role.role: role.request for role in jobs[start.job_id].gang.roles}
+        uses += [(at_s, end_s, seat.node, seat.gpu_model, requests[seat.role]) for seat in start.placements]
+    too_much = []
+    for at_s in sorted({begin for begin, *_ in uses}):
+        for name, whole in totals.items():
+            there = [
+                (model, request) for begin, end, on, model, request in uses if on == name and begin <= at_s < end - 1e-3
+            ]
+            started = any(begin == at_s > 0 and on == name for begin, _, on, _, _ in uses)
+            gpus = Counter[str | None]()
+            for model, request in there:
+                gpus[model] += request.gpu_count
+            cpu, memory = (sum(getattr(each, of) for _, each in there) for of in ("cpu_milli", "memory_bytes"))
+            is_over = cpu > whole.cpu_milli or memory > whole.memory_bytes
+            is_over |= any(count > whole.gpus.get(model or "", 0) for model, count in gpus.items() if count)
+            if started and is_over:
+                too_much.append((name, at_s, Amounts(cpu, memory)))
+    return too_much
+
+
+def cpu_job(name: str, milli: int, age: int, estimate: Estimate | None, limit: float | None = None) -> QueuedGang:
+    wanted = Gang((GangRole("worker", 1, ResourceRequest(milli, 2**27, 0)),))
+    return replace(job(name, wanted, age=age, limit=limit), estimate=estimate)
+
+
+@pytest.mark.parametrize(
+    ("estimate", "limit"),
+    [(None, None), (None, 3600.0), (Estimate(3, 1, 9), None), (Estimate(600, 300, 1200), 900.0)],
+)
+def test_five_small_and_two_large_jobs_do_not_start_together_on_one_node(
+    estimate: Estimate | None, limit: float | None
+) -> None:
+    queue = [cpu_job(f"small-{n}", 900, 20 - n, estimate, limit) for n in range(5)]
+    queue += [cpu_job(f"large-{n}", 2000, 5 - n, estimate, limit) for n in range(2)]
+    a = replace(node("a", gpus=0), allocatable=Amounts(2000, 2**33), free=Amounts(2000, 2**33))
+    snapshot = Snapshot(NOW, (a,), tuple(queue))
+    found = forecast_starts(snapshot)
+    assert overfilled(snapshot, found) == []
+    starts = [start.likely for start in found.starts]
+    assert starts[:2] == [NOW, NOW]
+    if estimate or limit:
+        assert len(set(starts)) == 5  # two small jobs at a time, then one, then each large one alone
+    else:
+        assert starts[2:] == [None] * 5
+
+
+def test_a_node_that_holds_more_than_it_has_is_not_filled_beyond_that_when_jobs_end() -> None:
+    """Its allocatable amounts have shrunk, or other users' pods came, since its jobs started."""
+    small = cpu_job("x", 900, 0, None).gang
+
+    def running(name: str, minutes: float) -> RunningGang:
+        seats = (("worker", NodeId("a")),)
+        return RunningGang(JobId(name), name, "p", 50, small, seats, estimate=Estimate(*[60 * minutes] * 3))
+
+    a = replace(node("a", gpus=0), allocatable=Amounts(2000, 2**33), free=Amounts(0, 2**33))
+    queue = [cpu_job(f"small-{n}", 900, 20 - n, Estimate(600, 600, 600)) for n in range(3)]
+    snapshot = Snapshot(NOW, (a,), tuple(queue), tuple(running(f"r{n}", 10 + n) for n in range(4)))
+    found = forecast_starts(snapshot)
+    assert overfilled(snapshot, found) == []
+    assert [minutes(of(found, f"small-{n}"))[1] for n in range(3)] == [12, 13, 22]
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(any_snapshots(), st.data())
+def test_a_forecast_never_puts_more_on_a_node_than_it_holds(snapshot: Snapshot, data: st.DataObject) -> None:
+    def known(view):
+        seconds = data.draw(st.sampled_from([None, 1.0, 5.0, 60.0, 600.0, 5000.0]))
+        return view if seconds is None else replace(view, estimate=Estimate(seconds, seconds / 2, 3 * seconds))
+
+    def shrunk(view):
+        less = data.draw(st.sampled_from([1, 1, 2]))
+        whole = Amounts(view.allocatable.cpu_milli // less, view.allocatable.memory_bytes, view.allocatable.gpus)
+        missing = view.allocatable.cpu_milli - whole.cpu_milli
+        return replace(
+            view, allocatable=whole, free=replace(view.free, cpu_milli=max(0, view.free.cpu_milli - missing))
+        )
+
+    snapshot = replace(
+        snapshot,
+        nodes=tuple(map(shrunk, snapshot.nodes)),
+        queued=tuple(map(known, snapshot.queued)),
+        running=tuple(map(known, snapshot.running)),
+    )
+    assert overfilled(snapshot, forecast_starts(snapshot)) == []
 
 
 def test_every_infeasible_code_is_a_code_of_the_planner() -> None:

@@ -276,7 +276,7 @@ def amounts(gpus: float, cpus: float) -> str:
 
 
 def start_text(start: ExpectedStartView | None, now: datetime) -> str:
-    """``14:20 (13:50–16:00)``, with the date if it is not today."""
+    """``14:20 (13:50–16:00)`` as on the web pages, with the date if it is not today."""
     if start is None or (start.likely_at is None and start.early_at is None):
         return "–"
     if start.code == "now":
@@ -286,10 +286,12 @@ def start_text(start: ExpectedStartView | None, now: datetime) -> str:
         local, today = at.astimezone(), now.astimezone()
         return local.strftime("%H:%M" if local.date() == today.date() else "%b %d %H:%M")
 
-    likely = clock(start.likely_at) if start.likely_at else "later"
-    if start.early_at is None:
-        return likely
-    return f"{likely} ({clock(start.early_at)}–{clock(start.late_at) if start.late_at else '?'})"
+    early = clock(start.early_at) if start.early_at else None
+    if start.likely_at is None:
+        return f"after {early}"
+    if early is None:
+        return clock(start.likely_at)
+    return f"{clock(start.likely_at)} ({early}{f'–{clock(start.late_at)}' if start.late_at else ' or later'})"
 
 
 def _number(gpus: float) -> str:

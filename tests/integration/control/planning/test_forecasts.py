@@ -12,6 +12,11 @@ from fastapi import FastAPI
 from sqlalchemy import func, select
 from sqlalchemy.exc import IntegrityError
 from starlette.testclient import TestClient
+from trainmaster.cli.planner.queue import start_text
+from trainmaster.cli.planner.whatif import starts_text
+from trainmaster.cli.terminal import output
+from trainmaster.wire.forecasts import ForecastView
+from trainmaster.wire.scheduling import QueuePage
 
 from api.app.factory import create_app
 from core.db.bootstrap import prepare_home, read_token
@@ -180,6 +185,49 @@ def test_a_waiting_job_has_a_start_forecast_also_with_a_smaller_request(plane, c
         assert (wrong.status_code, wrong.json()["field"]) == (422, field), wrong.json()
 
 
+def test_jobs_of_a_batch_are_expected_to_last_as_long_as_those_of_it_that_run(plane, sessions) -> None:
+    for number in range(6):
+        job_id = plane.submit(f"try-{number}", gpus=1)
+        with unit_of_work(sessions) as session:
+            job = session.get_one(Job, job_id)
+            job.state, job.run_s, job.finished_at = "succeeded", 4.0, plane.engine.now
+    for number in range(7):
+        plane.submit(f"sweep-{number}", gpus=1)
+    plane.settle()
+    plane.engine.now += timedelta(minutes=10)
+    with unit_of_work(sessions) as session:
+        loaded = load_snapshot(session, SnapshotCache(), plane.engine.now)
+    assert len(loaded.snapshot.running) == 2
+    found = forecast_starts(loaded.snapshot)
+    waiting = [start for start in found.starts if start.likely is not None]
+    assert len(waiting) == 5
+    first, *_, last = sorted(start.likely for start in waiting if start.likely is not None)
+    assert last - first > timedelta(minutes=10)  # two at a time, not all five in a minute
+
+
+def test_queue_job_page_and_command_line_show_the_same_expected_start(plane, client) -> None:
+    plane.submit("first", gpus=2, max_run_time="1h")
+    plane.settle()
+    for name in ("second", "third", "fourth"):
+        plane.submit(name, gpus=2, max_run_time="7m")
+    plane.settle()
+    StartForecastWriter(plane.control).write()
+    plane.engine.now += timedelta(seconds=40)  # an answer of its own would be later
+    page = QueuePage.model_validate(client.get("/api/v1/queue").json())
+    assert len(page.items) == 3
+    for job in page.items:
+        assert job.start is not None
+        assert job.start.likely_at is not None
+        assert (job.start.likely_at.second, job.start.likely_at.microsecond) == (0, 0)
+        of_job = ForecastView.model_validate(client.get(f"/api/v1/jobs/{job.name}/forecast").json())
+        asked = ForecastView.model_validate(client.post("/api/v1/forecasts", json={"job": job.name}).json())
+        assert of_job.start == asked.start == job.start
+        assert starts_text(of_job) == start_text(job.start, output.now())
+        assert f"about {job.start.likely_at:%H:%M} UTC" in job.start.sentence
+    changed = client.post("/api/v1/forecasts", json={"job": "fourth", "changes": {"gpus": 1}}).json()
+    assert changed["start"]["likely_at"] != page.items[-1].start.likely_at.isoformat()
+
+
 def test_a_question_that_makes_the_planner_fail_is_answered_once_with_an_error(client, wakeup, monkeypatch) -> None:
     def fail(*_arguments, **_more):
         raise ZeroDivisionError
@@ -305,10 +353,10 @@ def test_expected_starts_are_not_worked_out_again_at_once_when_writing_them_fail
         plane.engine.now += timedelta(seconds=20)
         writer.write()
     assert (len(looks), len(writes)) == (1, 3)
-    found = start_forecast_rows(forecast_starts(looks[0]))
+    found = start_forecast_rows(forecast_starts(looks[0]), plane.engine.now)
     monkeypatch.setattr(
         "scheduler.control.planning.start_forecasts.start_forecast_rows",
-        lambda _: [*found, replace(found[0], job_id="gone")],
+        lambda *_: [*found, replace(found[0], job_id="gone")],
     )
     plane.engine.now += timedelta(minutes=2)
     writer.write()

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from trainmaster.cli.planner.queue import bar, start_text
 from trainmaster.wire.forecasts import ExpectedStartView
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+STARTS = Path(__file__).parents[4] / "web/src/lib/time/startsForTest.json"
 QUOTA = {
     "project": "vision",
     "weight": 2.0,
@@ -139,18 +141,19 @@ def test_a_bar_shows_what_is_held_and_marks_what_is_due() -> None:
     assert bar(2.0, 2.0, 4, is_fancy=False) == "###|"
 
 
-def test_an_expected_start_says_how_sure_it_is() -> None:
-    def at(hours: float) -> datetime:
-        return NOW + timedelta(hours=hours)
-
-    def clock(hours: float) -> str:
-        return at(hours).astimezone().strftime("%H:%M")
-
-    known = ExpectedStartView(code="expected", sentence="", early_at=at(1), likely_at=at(2), late_at=at(3))
-    assert start_text(known, NOW) == f"{clock(2)} ({clock(1)}–{clock(3)})"
-    open_end = known.model_copy(update={"late_at": None})
-    assert start_text(open_end, NOW).endswith("–?)")
-    assert start_text(None, NOW) == "–"
+@pytest.mark.parametrize("case", json.loads(STARTS.read_text()), ids=lambda case: case["about"])
+def test_an_expected_start_reads_as_on_the_web_pages(case: dict[str, Any]) -> None:
+    """The cases are those of ``timeScale.test.ts``, in local time."""
+    local = {
+        key: value and datetime.fromisoformat(value).astimezone()
+        for key, value in case["start"].items()
+        if key != "code"
+    }
+    start = ExpectedStartView(code=case["start"]["code"], sentence="", **local)
+    now = datetime.fromisoformat("2026-11-21T12:00:00").astimezone()
+    between = f" ({case['between']})" if case["between"] else ""
+    assert start_text(start, now) == ((case["about"] or "–") + between)
+    assert start_text(None, now) == "–"
 
 
 def test_a_quota_is_shown_with_what_is_used_and_warned_about(cli: Any, server: Any) -> None:

@@ -1,4 +1,5 @@
 import { expect, test } from "vitest";
+import STARTS from "./startsForTest.json";
 import { axisLabels, clock, formatStart, timeScale } from "./timeScale";
 
 const NOW = Date.parse("2026-11-21T12:00:00");
@@ -33,12 +34,10 @@ test.each([120, 250, 400, 900])(
   },
 );
 
-test("an expected start has bounds", () => {
-  const at = (hours: number) => new Date(NOW + hours * HOUR).toISOString();
-  const known = { code: "expected", early_at: at(1), likely_at: at(2), late_at: at(3) };
-  expect(formatStart(known, NOW)).toEqual({ about: "about 14:00", between: "13:00–15:00" });
-  expect(formatStart({ ...known, late_at: null }, NOW).between).toBe("13:00 or later");
-  expect(formatStart(null, NOW)).toEqual({ about: "", between: "" });
-  expect(formatStart({ code: "now" }, NOW).about).toBe("now");
+test.each(STARTS)("an expected start reads as on the command line: $about $between", ({ start, about, between }) => {
+  expect(formatStart(start, NOW)).toEqual({ about, between });
+});
+
+test("a time of another day has its date", () => {
   expect(clock(NOW + 24 * HOUR, NOW)).toMatch(/12:00/);
 });

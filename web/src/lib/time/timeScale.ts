@@ -57,17 +57,13 @@ export function axisLabels(scale: Scale, nowMs: number, width: number): AxisLabe
 }
 
 const CLOCK = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
-const DAY = new Intl.DateTimeFormat(undefined, {
-  weekday: "short",
-  hour: "2-digit",
-  minute: "2-digit",
-  hourCycle: "h23",
-});
+const DAY = new Intl.DateTimeFormat(undefined, { month: "short", day: "2-digit" });
 
-/** Local time, with the day where it is not today. */
+/** Local time, with the date where it is not today. */
 export function clock(at: number | string, nowMs: number): string {
   const date = new Date(at);
-  return (date.toDateString() === new Date(nowMs).toDateString() ? CLOCK : DAY).format(date);
+  const isToday = date.toDateString() === new Date(nowMs).toDateString();
+  return isToday ? CLOCK.format(date) : `${DAY.format(date)} ${CLOCK.format(date)}`;
 }
 
 interface Start {
@@ -77,11 +73,11 @@ interface Start {
   late_at?: string | null;
 }
 
-/** "about 14:20" and its bounds "13:50–16:10"; empty where unknown. */
+/** "14:20" and its bounds "13:50–16:10", as `trainmaster queue` shows them; empty where unknown. */
 export function formatStart(start: Start | null | undefined, nowMs: number): { about: string; between: string } {
   if (start?.code === "now") return { about: "now", between: "" };
   const { early_at: early, likely_at: likely, late_at: late } = start ?? {};
-  const about = likely ? `about ${clock(likely, nowMs)}` : early ? `after ${clock(early, nowMs)}` : "";
+  const about = likely ? clock(likely, nowMs) : early ? `after ${clock(early, nowMs)}` : "";
   const between = early && likely ? `${clock(early, nowMs)}${late ? `–${clock(late, nowMs)}` : " or later"}` : "";
   return { about, between };
 }
