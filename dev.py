@@ -60,7 +60,12 @@ FRAMEWORKS: dict[str, tuple[tuple[str, ...], ...]] = {
     "tensorboard": (("tensorboard==2.21.0", "setuptools"),),  # with tf what those clients upload event files by
     "vertex-bridge": (("-e", "./sdk[vertex-bridge]"),),  # as who runs the bridge installs it
     "kubeflow": (("kubeflow==0.5.0",),),  # a client alone, with Kubernetes' own
-    "ray": (("ray[default]==2.60.0",),),  # its client alone is used, which needs that extra
+    # Their torch is that of the platform's own environment.
+    "launchers": (
+        ("huggingface_hub", "safetensors", "fsspec[http]", "lightning-utilities", "psutil", "pyyaml"),
+        ("--no-deps", "accelerate==1.15.0", "lightning==2.6.6", "pytorch-lightning==2.6.6", "torchmetrics==1.9.0"),
+    ),
+    "ray": (("ray[default,train]==2.60.0",),),  # its client needs the one extra, Ray Train the other
 }
 FRAMEWORKS_FOLDER = ROOT / ".frameworks"
 LINTED = (
@@ -281,9 +286,9 @@ def images(arguments: list[str]) -> int:
 
 def frameworks(arguments: list[str]) -> int:
     """Make the environments in which ``tests/frameworks`` run TensorFlow, MXNet, XGBoost, JAX, MLflow, Vertex AI's SDK,
-    Kubeflow's and Ray's: ``frameworks
-    [tf215|tf|mxnet|xgboost|jax|mlflow|vertex|vertex1|tensorboard|vertex-bridge|kubeflow|ray …]``; alone: all of them,
-    5.8 GB. What is there already is left as it is.
+    Kubeflow's, Ray's and launchers: ``frameworks
+    [tf215|tf|mxnet|xgboost|jax|mlflow|vertex|vertex1|tensorboard|vertex-bridge|kubeflow|launchers|ray …]``; alone: all
+    of them, 6.1 GB. What is there already is left as it is.
     """
     if unknown := [word for word in arguments if word not in FRAMEWORKS]:
         return fail(f"{unknown[0]}: unknown. usage: python3 dev.py frameworks [{'|'.join(FRAMEWORKS)} …]")

@@ -1,4 +1,7 @@
-"""Ray's own client and its command line, unmodified: what they submit are jobs of ours, really executed."""
+"""Ray's own client and its command line, unmodified: what they submit are jobs of ours, really executed.
+
+And Ray Train in jobs of two replicas, which are one Ray cluster.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.e2e.conftest import eventually  # noqa: F401 (a fixture)
 from tests.frameworks.conftest import SCRIPTS
 
 pytestmark = [
@@ -79,3 +83,38 @@ def test_rays_command_line(platform: Any, python_of: Any) -> None:
     left = job("list")
     assert "submission_id='cli'" in left.stdout + left.stderr
     assert "submission_id='stuck'" not in left.stdout + left.stderr
+
+
+@pytest.fixture
+def ray_train(python_of: Any) -> None:
+    modules = [python_of("ray"), "-c", "import pandas, pyarrow, tensorboardX"]
+    if subprocess.run(modules, capture_output=True, check=False).returncode != 0:
+        pytest.skip("the environment `ray` has no Ray Train: make it again with `python3 dev.py frameworks ray`")
+
+
+@pytest.mark.usefixtures("ray_train")
+def test_ray_train_runs_on_all_replicas_and_the_programs_exit_code_is_the_jobs(run: Any) -> None:
+    job = run("ray", SCRIPTS, ["ray_train.py", "7"], workers=2, cpu=1)
+    end = job.fail()
+    assert (end.role, end.index, end.exit_code) == ("worker", 0, 7)
+    found = [json.loads(job.job.read_file(f"worker-{rank}.json")) for rank in range(2)]
+    assert {worker["size"] for worker in found} == {2}
+    assert sorted(worker["replica"] for worker in found) == [0, 1]
+    assert found[0]["node"] != found[1]["node"]
+    assert "trained in 127.0.0.1:" in job.log("worker", 0)
+    assert "trained in" not in job.log("worker", 1)
+    events = {event.kind: event.reason for event in job.job.events()}
+    added = "ray: added for 2 replicas: run once, by rank 0, with RAY_ADDRESS=127.0.0.1:"
+    assert events["train.launcher"].startswith(added)
+    assert "train.not_connected" not in events
+
+
+@pytest.mark.usefixtures("ray_train")
+def test_a_killed_node_of_a_ray_cluster_ends_the_job(run: Any, eventually: Any, kill: Any) -> None:  # noqa: F811
+    code = "import ray, signal; ray.init(); print('started', flush=True); signal.pause()"
+    job = run("ray", SCRIPTS, ["-c", code], name="ray-killed", workers=2, cpu=1, launcher="ray")
+    eventually(lambda: "started" in job.log("worker", 0), within_s=200, what="the cluster")
+    kill(job, "worker", 1, script="raylet/raylet")
+    end = job.fail()
+    assert (end.role, end.index) == ("worker", 1)
+    assert "Ray's node has ended while rank 0's command runs" in end.sentence

@@ -105,7 +105,7 @@ def _mpi(replica_context: ReplicaContext) -> dict[str, str]:
         return {}
     return {
         "OMPI_MCA_orte_default_hostfile": _hostfile_path(replica_context),
-        # Where the replicas' mpirun meet: see trainmaster_runtime.mpi.
+        # Where the replicas' mpirun, or ray, meet: see trainmaster_runtime.rank_zero.
         "TRAINMASTER_MPI_ENDPOINT": endpoint(replica_context.world.root.host, replica_context.world.root.ports.dmlc),
         "TRAINMASTER_HOSTS": ",".join(f"{host}:{slots}" for host, slots in _slots(replica_context).items()),
     }

@@ -45,6 +45,7 @@ _SUBCOMMANDS: Final = {
     "fabric": "run",
     "lightning": "run",
     "colossalai": "run",
+    "ray": "symmetric-run",
 }
 _PYTHON: Final = re.compile(r"python[0-9.]*\Z")
 _SHELLS: Final = frozenset({"sh", "bash", "dash", "ash", "zsh", "ksh"})
@@ -97,7 +98,7 @@ def with_launcher(command: Sequence[str] | str | None, launcher: Launcher) -> tu
     if isinstance(command, str) and not _SYNTAX.search(command):
         words = shlex.split(command)
     if launcher in _PROGRAM_PREFIXES:
-        return (launcher.value, *words)
+        return (*_PROGRAM_PREFIXES[launcher], *words)
     module, module_option, program_option = _MODULE_PREFIXES[launcher]
     if not words or not _PYTHON.match(words[0].rsplit("/", 1)[-1]):
         return ("python", "-m", module, program_option, *words)
@@ -111,7 +112,11 @@ def with_launcher(command: Sequence[str] | str | None, launcher: Launcher) -> tu
     return (words[0], "-m", module, *rest)
 
 
-_PROGRAM_PREFIXES: Final = frozenset({Launcher.MPIRUN, Launcher.HOROVODRUN})
+_PROGRAM_PREFIXES: Final = {
+    Launcher.MPIRUN: ("mpirun",),
+    Launcher.HOROVODRUN: ("horovodrun",),
+    Launcher.RAY: ("ray", "symmetric-run", "--"),
+}
 # Module; its options for a module and for a program that is not a Python script.
 _MODULE_PREFIXES: Final = {
     Launcher.TORCHRUN: ("torch.distributed.run", "--module", "--no_python"),

@@ -44,6 +44,7 @@ class Launcher(StrEnum):
     COMPOSER = "composer"
     MPIRUN = "mpirun"
     HOROVODRUN = "horovodrun"
+    RAY = "ray"  # once, by rank 0, in a Ray cluster of all replicas
 
 
 class Contract(StrEnum):

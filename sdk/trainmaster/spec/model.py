@@ -334,8 +334,8 @@ class JobSpec(_Model):
     launcher: Annotated[Launcher, choice(Launcher)] = Field(
         default=Launcher.AUTO,
         description="What starts the processes: `auto`: the launcher in the command, else the platform; a launcher's "
-        "name puts it before a plain command; `none`: the replicas are independent of each other, and a launcher in "
-        "the command stays as it is.",
+        "name puts it before a plain command (`ray`: the command runs once, in a Ray cluster of all replicas); `none`: "
+        "the replicas are independent of each other, and a launcher in the command stays as it is.",
     )
     warm: Annotated[Warm, choice(Warm)] = Field(
         default=Warm.AUTO,

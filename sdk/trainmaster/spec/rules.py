@@ -108,6 +108,13 @@ def _elastic(spec: JobSpec) -> Iterator[Violation]:
             yield Violation(
                 ("contract",), f"{spec.contract.value} has no elastic workers", "remove it, or min_replicas", depends
             )
+        if spec.launcher is Launcher.RAY:
+            yield Violation(
+                ("launcher",),
+                "the nodes of a Ray cluster are not elastic workers",
+                "remove it, or min_replicas",
+                depends,
+            )
         if spec.topology is not None and spec.topology.required:
             yield Violation(
                 ("topology", "required"),

@@ -94,6 +94,7 @@ def test_a_launcher_behind_a_shell_is_one_process_with_torchruns_variables(gang)
         ("composer", "./train", "python -m composer.cli.launcher --command_mode ./train"),
         ("mpirun", "python t.py", "mpirun python t.py"),
         ("horovodrun", ["python", "t.py"], "horovodrun python t.py"),
+        ("ray", "python t.py", "ray symmetric-run -- python t.py"),
     ],
 )
 def test_a_chosen_launcher_stands_before_a_plain_command(launcher, command, words):
@@ -108,7 +109,7 @@ def test_a_shells_text_behind_a_chosen_launcher_stays_a_shells():
 
 
 @pytest.mark.parametrize("launcher", list(Launcher))
-@pytest.mark.parametrize("command", [None, "torchrun train.py", ("mpirun", "python", "t.py")])
+@pytest.mark.parametrize("command", [None, "torchrun train.py", ("mpirun", "python", "t.py"), "ray symmetric-run -- x"])
 def test_a_command_with_a_launcher_gets_no_second_launcher(launcher, command):
     assert with_launcher(command, launcher) == command
 

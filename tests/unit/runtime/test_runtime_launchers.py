@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import trainmaster_runtime
-from trainmaster_runtime.launchers import HOROVOD_NAMES, MPI_NAMES, MPI_STARTER, complete, put_launchers
+from trainmaster_runtime.launchers import HOROVOD_NAMES, MPI_NAMES, MPI_STARTER, RAY_NAME, complete, put_launchers
 
 HOOKS = str(Path(trainmaster_runtime.__file__).parent / "hooks")
 
@@ -97,7 +97,7 @@ def test_a_process_without_a_rank_gets_a_message(launch):
 def test_the_programs_can_be_executed(tmp_path):
     put_launchers(str(tmp_path / "bin"))
     modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "bin").iterdir()}
-    assert set(modes) == {*HOROVOD_NAMES, *MPI_NAMES, MPI_STARTER}
+    assert set(modes) == {*HOROVOD_NAMES, *MPI_NAMES, MPI_STARTER, RAY_NAME}
     assert set(modes.values()) == {0o755}
 
 
@@ -329,3 +329,168 @@ def test_a_program_without_the_attempts_token_is_not_listened_to(tmp_path):
     assert second.returncode == 1
     first.kill()
     first.communicate()
+
+
+RAY = {
+    "__init__.py": """
+import os
+def init(address=None, **arguments):
+    print("in", address or os.environ.get("RAY_ADDRESS") or "a cluster of its own", sorted(arguments))
+def nodes():
+    return [{"Alive": True}, {"Alive": True}]
+""",
+    "scripts/scripts.py": """
+import json, os, signal, socket, sys
+options = dict(word.lstrip("-").partition("=")[::2] for word in sys.argv[2:])
+with open(os.environ["CALLS"], "a") as calls:
+    print(json.dumps([sys.argv[1], options, "RANK" in os.environ]), file=calls)
+if os.environ.get("NODE_FAILS"):
+    sys.exit("no memory for the node")
+if "head" in options:
+    server = socket.create_server(("127.0.0.1", int(options["port"])))
+signal.pause()
+""",
+}
+
+
+@pytest.fixture
+def ray_replicas(tmp_path):
+    """``ray_replicas(*words, **environment)``: two replicas with a stand-in of Ray that start the same command.
+
+    A name in ``environment`` that ends in ``_1`` is for the second replica alone. ``calls()``: of ``ray start``.
+    """
+    put_launchers(str(tmp_path / "bin"))
+    (tmp_path / "modules/ray/scripts").mkdir(parents=True)
+    for name, text in RAY.items():
+        (tmp_path / "modules/ray" / name).write_text(text)
+    (tmp_path / "calls").touch()
+    with socket.create_server(("127.0.0.1", 0)) as first, socket.create_server(("127.0.0.1", 0)) as second:
+        ports = [str(free.getsockname()[1]) for free in (first, second)]
+    replicas = []
+
+    def start(*words, **environment):
+        for rank in range(2):
+            own = {name.removesuffix("_1"): value for name, value in environment.items() if rank or name[-2:] != "_1"}
+            env = {
+                **GANG,
+                "PET_NODE_RANK": str(rank),
+                "RANK": str(rank),
+                "PET_MASTER_ADDR": "127.0.0.1",
+                "PET_MASTER_PORT": ports[0],
+                "TRAINMASTER_MPI_ENDPOINT": f"127.0.0.1:{ports[1]}",
+                "TRAINMASTER_HOSTS": "127.0.0.1:2",
+                "TRAINMASTER_ATTEMPT_ID": tmp_path.name,
+                "PYTHONPATH": f"{HOOKS}:{tmp_path / 'modules'}",
+                "CALLS": str(tmp_path / "calls"),
+                "PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin",
+                "OMP_NUM_THREADS": "2",
+                **own,
+            }
+            pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+            replicas.append(subprocess.Popen(words, env=env, text=True, cwd=tmp_path, **pipes))
+        return replicas
+
+    start.port = ports[0]
+    start.calls = lambda: [json.loads(line) for line in (tmp_path / "calls").read_text().splitlines()]
+    yield start
+    for replica in replicas:
+        replica.terminate()  # which ends the node and the command, too
+        replica.communicate(timeout=60)
+
+
+def test_a_command_runs_once_in_a_ray_cluster_of_all_replicas(ray_replicas, tmp_path):
+    text = "import os, ray; ray.init(num_cpus=8); print('RANK' in os.environ, os.environ['PET_NODE_RANK'])"
+    run = ("ray", "symmetric-run", "--address", "127.0.0.1:6379", "--object-store-memory", "99999999", "--")
+    first, second = ray_replicas(*run, sys.executable, "-c", text)
+    printed, errors = first.communicate(timeout=60)
+    assert printed == f"in 127.0.0.1:{ray_replicas.port} []\nFalse 0\n"
+    assert "run once, by rank 0, with RAY_ADDRESS=127.0.0.1:" in errors
+    assert second.communicate(timeout=60)[0] == ""
+    assert (first.returncode, second.returncode) == (0, 0)
+    (_, head, has_rank), (_, node, _) = ray_replicas.calls()
+    assert ("head" in head, "head" in node, node["address"]) == (True, False, f"127.0.0.1:{ray_replicas.port}")
+    assert not has_rank
+    assert (head["port"], head["num-cpus"], head["node-ip-address"]) == (ray_replicas.port, "2", "127.0.0.1")
+    assert "block" in head
+    assert "object-store-memory" in node
+    assert not Path(head["temp-dir"]).exists()
+
+
+def test_the_exit_code_of_the_command_is_that_of_its_replica(ray_replicas):
+    first, second = ray_replicas("ray", "symmetric-run", "--", sys.executable, "-c", "raise SystemExit(3)")
+    first.communicate(timeout=60)
+    assert first.returncode == 3
+    second.terminate()  # as the platform does, when another replica has failed
+    second.communicate(timeout=60)
+    assert second.returncode != 0
+
+
+def test_a_node_of_ray_that_ends_is_a_failure_of_its_replica(ray_replicas):
+    wait = "import signal; signal.pause()"
+    first, second = ray_replicas("ray", "symmetric-run", "--", sys.executable, "-c", wait, NODE_FAILS_1="1")
+    errors = second.communicate(timeout=60)[1]
+    assert second.returncode == 1
+    assert "no memory for the node" in errors
+    assert errors.splitlines()[-1].startswith("ray: Ray's node has ended while rank 0's command runs")
+    assert first.poll() is None
+
+
+def test_a_head_node_that_does_not_start_ends_rank_0(ray_replicas):
+    first, _ = ray_replicas("ray", "symmetric-run", "--", sys.executable, "-c", "print(1)", NODE_FAILS="1")
+    printed, errors = first.communicate(timeout=60)
+    assert (first.returncode, printed) == (1, "")
+    assert "Ray's head node did not start (exit code 1)" in errors
+
+
+def test_sigterm_reaches_the_command_and_its_nodes_wait_for_it(ray_replicas, tmp_path):
+    text = (
+        "import pathlib, signal, sys\n"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n"
+        "print('ready', flush=True)\n"
+        "signal.pause()\n"
+    )
+    first, second = ray_replicas("ray", "symmetric-run", "--", sys.executable, "-c", text)
+    assert first.stdout.readline() == "ready\n"
+    first.terminate()
+    first.communicate(timeout=60)
+    second.communicate(timeout=60)
+    assert (first.returncode, second.returncode) == (0, 0)
+
+
+def test_a_program_that_starts_ray_itself_is_started_again_in_the_cluster(ray_replicas, tmp_path):
+    (tmp_path / "train.py").write_text("import ray, sys\nray.init('auto', num_cpus=4)\nprint(sys.argv[1:])\n")
+    first, second = ray_replicas(sys.executable, "train.py", "--epochs", "3")
+    assert first.communicate(timeout=60)[0] == "in auto []\n['--epochs', '3']\n"
+    assert second.communicate(timeout=60)[0] == ""
+    assert (first.returncode, second.returncode) == (0, 0)
+    assert {options["num-cpus"] for _, options, _ in ray_replicas.calls()} == {"4"}
+
+
+@pytest.mark.parametrize(
+    ("program", "environment", "printed"),
+    [
+        ("ray.init()", {"TRAINMASTER_LAUNCHER": "none"}, "a cluster of its own []"),
+        ("ray.init('local')", {}, "local []"),
+        ("ray.init(num_cpus=2)", {"RAY_ADDRESS": "head.example.org:6379"}, "head.example.org:6379 ['num_cpus']"),
+        ("ray.init()", {"TRAINMASTER_LAUNCHED": "torchrun"}, "a cluster of its own []"),
+        ("ray.init()", {"PET_NNODES": "1"}, "a cluster of its own []"),
+        ("ray.init()", {"TRAINMASTER_WORLD": "1"}, "a cluster of its own []"),
+    ],
+)
+def test_a_program_that_names_its_cluster_or_wants_its_own_is_left_alone(ray_replicas, program, environment, printed):
+    for replica in ray_replicas(sys.executable, "-c", f"import ray; {program}", **environment):
+        assert replica.communicate(timeout=60)[0] == f"in {printed}\n"
+    assert ray_replicas.calls() == []
+
+
+def test_other_commands_of_ray_and_single_replicas_are_as_they_are(launch, tmp_path):
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "ray").write_text("#!/bin/sh\necho own $*\n")
+    (own / "ray").chmod(0o755)
+    path = f"{tmp_path / 'bin'}:{own}:/usr/bin:/bin"
+    assert launch("ray", "job", "submit", "--", "true", PATH=path, **GANG).stdout == "own job submit -- true\n"
+    assert launch("ray", "symmetric-run", "--", "echo", "alone").stdout == "alone\n"
+    addressed = ("ray", "symmetric-run", "--address", "10.0.0.7:6379", "--min-nodes", "2", "--", "x")
+    assert launch(*addressed, PATH=path, **GANG).stdout == f"own {' '.join(addressed[1:])}\n"
+    assert "install Ray" in launch("ray", "status", **GANG).stderr

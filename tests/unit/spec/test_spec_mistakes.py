@@ -377,3 +377,8 @@ def test_a_pattern_must_tell_where_its_numbers_stand(pattern, words):
     mistake = the_mistake({"metric_patterns": ["loss {loss}", pattern]})
     assert mistake.path == "metric_patterns"
     assert words in mistake.message
+
+
+def test_the_nodes_of_a_ray_cluster_are_not_elastic() -> None:
+    mistake = the_mistake({"workers": {"min": 2, "max": 4}, "launcher": "ray"})
+    assert (mistake.path, mistake.message) == ("launcher", "the nodes of a Ray cluster are not elastic workers")

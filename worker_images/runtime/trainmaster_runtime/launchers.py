@@ -5,7 +5,8 @@ it, and each copy would train alone. :func:`complete` gives it the number of mac
 address of rank 0, as the launcher itself would want them from a user with ``N`` machines.
 
 - Launchers written in Python are completed at their start by ``hooks/sitecustomize.py``, however they are called.
-- ``mpirun`` and ``mpiexec`` are programs of ours, first in PATH: MPI is started once, by rank 0; see ``mpi.py``.
+- ``mpirun``, ``mpiexec`` and ``ray`` are programs of ours, first in PATH: rank 0 starts the command once; see
+  ``rank_zero.py``.
 - ``horovodrun`` and ``perseusrun`` are programs of ours, too: every process of every replica has its ranks before it
   comes here, so they take their own options away and become the command behind them.
 """
@@ -19,6 +20,7 @@ import sys
 HOROVOD_NAMES = ("horovodrun", "perseusrun")
 MPI_NAMES = ("mpirun", "mpiexec", "orterun")
 MPI_STARTER = "trainmaster-mpi-agent"
+RAY_NAME = "ray"
 # In the environment of what a launcher starts: a launcher below it is the program's own affair.
 LAUNCHER_VARIABLE = "TRAINMASTER_LAUNCHED"
 
@@ -89,7 +91,7 @@ def _number(env: Mapping[str, str], name: str, default: int) -> int:
     return int(text) if text.isdigit() else default
 
 
-class _Options:
+class LauncherOptions:
     """The options before a launcher's program. Names without dashes in front, ``-`` written as ``_``."""
 
     def __init__(self, args: list[str], flags: frozenset[str]) -> None:
@@ -136,7 +138,7 @@ _MEETING = ("nnodes", "node_rank", "master_addr", "master_port")
 
 def _torchrun(args: list[str], machines: Machines) -> Completed | None:
     """https://docs.pytorch.org/docs/stable/elastic/run.html"""
-    options = _Options(args, _TORCHRUN_FLAGS)
+    options = LauncherOptions(args, _TORCHRUN_FLAGS)
     nodes = options.value("nnodes") or "1"
     endpoint = options.value("rdzv_endpoint") or options.value("master_addr")
     if nodes not in ("1", "1:1") and machines.is_address(endpoint) and not options.has("standalone"):
@@ -173,7 +175,7 @@ def _accelerate(args: list[str], machines: Machines) -> Completed | None:
     """
     if args[:1] != ["launch"]:
         return None
-    options = _Options(args[1:], _ACCELERATE_FLAGS)
+    options = LauncherOptions(args[1:], _ACCELERATE_FLAGS)
     if (options.count("num_machines") or 1) > 1 and machines.is_address(options.value("main_process_ip")):
         return None
     total = _total_processes(options.count("num_processes", "num_process"), machines, "--num_processes")
@@ -199,7 +201,7 @@ def _accelerate(args: list[str], machines: Machines) -> Completed | None:
     return Completed(["launch", *added, *rest, *options.program], [*added, *_shown(env)], env)
 
 
-def _accelerate_kind(options: _Options) -> str:
+def _accelerate_kind(options: LauncherOptions) -> str:
     """What starts the processes, by options or the configuration file: ``deepspeed``, another word, or empty."""
     if options.has("use_deepspeed"):
         return "deepspeed"
@@ -238,7 +240,7 @@ def _fabric(args: list[str], machines: Machines) -> Completed | None:
     length = 2 if args[:2] == ["run", "model"] else 1
     if args[:1] != ["run"]:
         return None
-    options = _Options(args[length:], frozenset({"help"}))
+    options = LauncherOptions(args[length:], frozenset({"help"}))
     if (options.count("num_nodes") or 1) > 1 and machines.is_address(options.value("main_address")):
         return None
     added = [
@@ -269,7 +271,7 @@ def _deepspeed(args: list[str], machines: Machines) -> Completed | None:
 
     https://www.deepspeed.ai/getting-started/#launching-deepspeed-training
     """
-    options = _Options(args, _DEEPSPEED_FLAGS)
+    options = LauncherOptions(args, _DEEPSPEED_FLAGS)
     if options.has("autotuning", "elastic_training"):
         return None
     if options.has("no_ssh") and machines.is_address(options.value("master_addr")):
@@ -293,7 +295,7 @@ def _deepspeed(args: list[str], machines: Machines) -> Completed | None:
 
 def _composer(args: list[str], machines: Machines) -> Completed | None:
     """https://docs.mosaicml.com/projects/composer/en/stable/trainer/using_the_trainer.html#distributed-training"""
-    options = _Options(args, frozenset({"v", "verbose", "m", "module_mode", "c", "command_mode", "h", "help"}))
+    options = LauncherOptions(args, frozenset({"v", "verbose", "m", "module_mode", "c", "command_mode", "h", "help"}))
     processes = options.count("n", "nproc") or machines.processes
     if (options.count("world_size") or 1) > processes and machines.is_address(options.value("master_addr")):
         return None
@@ -313,7 +315,7 @@ def _colossalai(args: list[str], machines: Machines) -> Completed | None:
     """``colossalai run`` starts torchrun on each machine over ssh: here it becomes this machine's torchrun."""
     if args[:1] != ["run"]:
         return None
-    options = _Options(args[1:], frozenset({"m", "help"}))
+    options = LauncherOptions(args[1:], frozenset({"m", "help"}))
     processes = options.count("nproc_per_node") or machines.processes
     more = ["--" + pair for pair in (options.value("extra_launch_args") or "").split(",") if pair]
     module = ["-m"] if options.has("m") else []
@@ -467,15 +469,21 @@ def complete_python() -> None:
             os.execv(sys.executable, [sys.executable, "-m", completed.module, *completed.args])  # noqa: S606
 
 
-def _module_name() -> str:
-    """Of ``python -m``."""
+def own_command() -> list[str]:
+    """This process's command line, as Python was called; empty: unknown."""
     words: list[str] = list(getattr(sys, "orig_argv", ()))
     if not words:  # before Python 3.10
         try:
             with open("/proc/self/cmdline") as stream:
-                words = stream.read().split("\0")
+                words = stream.read().split("\0")[:-1]
         except OSError:
-            return ""
+            return []
+    return words
+
+
+def _module_name() -> str:
+    """Of ``python -m``."""
+    words = own_command()
     for number, word in enumerate(words[1:], start=1):
         if word == "-m":
             return words[number + 1] if number + 1 < len(words) else ""
@@ -545,14 +553,17 @@ def _refuse(name: str, sentence: str) -> NoReturn:
     os._exit(2)
 
 
+def rank_zero_path() -> str:
+    """The file of the launchers that start once."""
+    return os.path.join(os.path.dirname(os.path.abspath(__file__)), "rank_zero.py")
+
+
 def put_launchers(folder: str) -> None:
     """Write the programs into ``folder``, which is made."""
     os.makedirs(folder, mode=0o755, exist_ok=True)
-    start_mpi = '#!/bin/sh\nexec "%s" -I -S "%s" "$0" "$@"\n' % (
-        sys.executable,
-        os.path.join(os.path.dirname(os.path.abspath(__file__)), "mpi.py"),
-    )
-    programs = {**dict.fromkeys(HOROVOD_NAMES, _PROGRAM), **dict.fromkeys((*MPI_NAMES, MPI_STARTER), start_mpi)}
+    start_once = '#!/bin/sh\nexec "%s" -I -S "%s" "$0" "$@"\n' % (sys.executable, rank_zero_path())
+    names_once = (*MPI_NAMES, MPI_STARTER, RAY_NAME)
+    programs = {**dict.fromkeys(HOROVOD_NAMES, _PROGRAM), **dict.fromkeys(names_once, start_once)}
     for name, text in programs.items():
         path = os.path.join(folder, name)
         with open(path, "w") as stream:

@@ -86,7 +86,7 @@ def run(
         str | None,
         typer.Option(
             "--launcher",
-            help="torchrun, accelerate, deepspeed, composer, mpirun or horovodrun before the command; none: "
+            help="torchrun, accelerate, deepspeed, composer, mpirun, horovodrun or ray before the command; none: "
             "independent replicas. Default: the launcher in the command.",
             rich_help_panel=_GANG,
         ),

@@ -9,7 +9,7 @@ sitecustomize run, and registers one atexit function. It is registered first, so
 interpreter's teardown is left, and that may hang (PyTorch's DDP on the GIL does). TRAINMASTER_EXIT_HOOK=0 turns it off.
 
 It offers the platform's training library to every Python. In a gang it also completes launchers such as torchrun:
-see trainmaster_runtime.launchers. It helps JAX and Lightning: see trainmaster_imports.py. In a job of Vertex AI's
+see trainmaster_runtime.launchers. It helps JAX, Lightning and Ray: see trainmaster_imports.py. In a job of Vertex AI's
 client it points Google's SDK at the platform: see trainmaster_vertex.py.
 """
 
@@ -21,7 +21,12 @@ def _watch_imports():
     env = os.environ
     has_jax_ranks = "JAX_PROCESS_ID" in env and "JAX_NUM_PROCESSES" in env
     is_single = env.get("WORLD_SIZE") == env.get("PET_NNODES") == "1" and "TORCHELASTIC_RUN_ID" not in env
-    if not has_jax_ranks and not is_single:
+    is_gang = env.get("PET_NNODES", "1") != "1" and env.get("TRAINMASTER_LAUNCHER") != "none"
+    is_elastic = "TRAINMASTER_WORLD" in env
+    may_use_ray = (
+        is_gang and not is_elastic and env.get("TRAINMASTER_LAUNCHED", "ray") == "ray" and sys.version_info >= (3, 8)
+    )
+    if not has_jax_ranks and not is_single and not may_use_ray:
         return
     try:
         import trainmaster_imports
@@ -31,6 +36,8 @@ def _watch_imports():
         trainmaster_imports.watch_jax()
     if is_single:
         trainmaster_imports.watch_lightning()
+    if may_use_ray:
+        trainmaster_imports.watch_ray()
 
 
 def _offer_library():

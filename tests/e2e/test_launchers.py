@@ -1,0 +1,123 @@
+"""Launchers' command lines for one machine, as users submit them with two workers: they become one world."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("e2e")]
+ROOT = Path(__file__).parents[2]
+
+TORCH = """
+import os, torch, torch.distributed
+names = ("RANK", "WORLD_SIZE")
+rank, size = (int(os.environ.get(name) or os.environ["OMPI_COMM_WORLD_" + name[-4:]]) for name in names)
+torch.distributed.init_process_group("gloo", rank=rank, world_size=size)
+value = torch.ones(1) * (rank + 1)
+torch.distributed.all_reduce(value)
+print(f"sum {value.item():.0f} of {size}", flush=True)
+torch.distributed.destroy_process_group()
+"""
+ACCELERATE = """
+import accelerate, torch
+accelerator = accelerate.Accelerator()
+value = accelerator.reduce(torch.ones(1) * (accelerator.process_index + 1))
+print(f"sum {value.item():.0f} of {accelerator.num_processes}", flush=True)
+"""
+LIGHTNING = """
+import lightning, torch
+
+class Model(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(2, 1)
+
+    def training_step(self, batch, index):
+        return self.layer(batch[0]).mean()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.1)
+
+    def on_train_end(self):
+        value = self.trainer.strategy.reduce(torch.tensor(self.global_rank + 1.0), reduce_op="sum")
+        print(f"sum {value:.0f} of {self.trainer.world_size}", flush=True)
+
+data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.ones(8, 2)), num_workers=0)
+trainer = lightning.Trainer(max_epochs=1, logger=False, enable_checkpointing=False, enable_progress_bar=False)
+trainer.fit(Model(), data)
+"""
+# Where no MPI is installed: as many processes as OpenMPI would start on one host.
+MPIRUN = """#!/bin/sh
+export OMPI_COMM_WORLD_SIZE=$2 OMPI_COMM_WORLD_RANK=0
+shift 2
+"$@" & first=$!
+OMPI_COMM_WORLD_RANK=1 "$@" && wait $first
+"""
+
+
+@pytest.fixture
+def two(platform: Any, tmp_path: Path) -> Any:
+    """``two(name, script, command, *options)``: a job of two workers, which succeeds; returns its log."""
+
+    def run(name: str, script: str, command: str, *options: str) -> str:
+        (tmp_path / "train.py").write_text(script)
+        words = ("run", "--workers", "2", "--name", name, "--max-restarts", "0", *options, "--", *command.split())
+        done = platform.cli(*words, cwd=tmp_path, timeout=240)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return str(done.stdout)
+
+    return run
+
+
+@pytest.fixture
+def launchers() -> list[str]:
+    """Options for the environment that has Accelerate and Lightning, with torch of this one."""
+    torch = pytest.importorskip("torch")
+    folder = ROOT / ".frameworks/launchers"
+    if not (folder / "installed").exists():
+        pytest.skip(f"no {folder}: make it with `python3 dev.py frameworks launchers`")
+    return ["--venv", str(folder), "--env", f"PYTHONPATH={Path(torch.__file__).parents[1]}"]
+
+
+def test_torchrun_for_one_machine(platform: Any, two: Any) -> None:
+    pytest.importorskip("torch")
+    printed = two("standalone", TORCH, "torchrun --standalone train.py", "--venv", sys.prefix)
+    assert printed.count("sum 3 of 2") == 2
+    shown = " ".join(platform.cli("show", "standalone").stdout.split())
+    assert "Launcher torchrun: added for 2 replicas: --nnodes=2 --node_rank=0 --master_addr=127.0.0.1" in shown
+
+
+def test_mpirun_runs_once(two: Any, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    own = []
+    if shutil.which("mpirun") is None:
+        (tmp_path / "mpirun").write_text(MPIRUN)
+        (tmp_path / "mpirun").chmod(0o755)
+        own = ["--env", f"PATH={tmp_path}:/usr/bin:/bin"]
+    printed = two("by-mpi", TORCH, "mpirun -np 2 python train.py", "--venv", sys.prefix, *own)
+    assert printed.count("sum 3 of 2") == 2
+    assert "mpirun: added for 2 replicas: run once, by rank 0" in printed
+
+
+def test_accelerate_for_one_machine(two: Any, launchers: list[str]) -> None:
+    printed = two("by-accelerate", ACCELERATE, "accelerate launch train.py", *launchers)
+    assert printed.count("sum 3 of 2") == 2
+
+
+def test_lightnings_trainer_without_arguments(two: Any, launchers: list[str]) -> None:
+    printed = two("by-lightning", LIGHTNING, "python train.py", *launchers)
+    assert printed.count("sum 3 of 2") == 2
+
+
+def test_replicas_that_never_connect_are_a_warning(platform: Any, two: Any) -> None:
+    # The runtime judges no job that is shorter than five seconds.
+    printed = two("strangers", "import time; time.sleep(6)", "python train.py")
+    sentence = "worker-0 ended and has never connected to another one: the 2 replicas train alone"
+    assert f"WARNING: {sentence}" in printed
+    events = platform.cli("events", "strangers").stdout
+    assert "train.not_connected" in events
+    assert f"Warning {sentence}" in " ".join(platform.cli("show", "strangers").stdout.split())
