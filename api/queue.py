@@ -17,7 +17,15 @@ from sqlalchemy.orm import Session
 from trainmaster.spec.priorities import priority_name
 from trainmaster.wire.base import Page
 from trainmaster.wire.forecasts import ExpectedStartView
-from trainmaster.wire.scheduling import QueuePage, RunningJobView, SharesView, ShareView, UserShareView, WaitingJobView
+from trainmaster.wire.scheduling import (
+    ForecastAccuracyView,
+    QueuePage,
+    RunningJobView,
+    SharesView,
+    ShareView,
+    UserShareView,
+    WaitingJobView,
+)
 
 from api.app.unit_of_work import AppContextDep, UnitOfWork
 from api.auth import Caller, Reader
@@ -27,6 +35,7 @@ from api.http.routing import new_router
 from api.jobs.schemas import wait_reason_of
 from api.quotas.amounts import capacity, models_of, shown
 from core.db.engine import UntypedRow
+from core.db.repositories.forecast_records import accuracy
 from core.db.repositories.jobs import NOT_RUN, RunSummary, runs_of
 from core.db.repositories.nodes import is_holding
 from core.db.repositories.planning import read_policy, read_usage
@@ -43,6 +52,7 @@ from core.domain.jobs.progress_rate import progress_view
 from core.domain.jobs.states import JobState
 from core.domain.sharing.gpus import accepted_models
 from core.domain.sharing.quota import CPU, GPUS, JOBS, MEMORY
+from core.domain.sharing.recorded_forecasts import ForecastAccuracy
 from core.domain.sharing.resources import Gang
 from core.domain.sharing.usage import ShareClaim, entitlements
 
@@ -75,6 +85,7 @@ def list_queue(caller: Reader, context: AppContextDep, query: Annotated[QueueQue
             next_cursor=_cursor(page[-1]) if len(rows) > query.limit else None,
             waiting=count,
             planned_at=planned_at,
+            accuracy=_accuracy_view(accuracy(work.session)),
         )
 
 
@@ -109,6 +120,14 @@ def get_shares(caller: Reader, context: AppContextDep) -> SharesView:
     """
     with context.read() as work:
         return _shares_view(work, caller)
+
+
+def _accuracy_view(found: ForecastAccuracy) -> ForecastAccuracyView | None:
+    if not found.forecasts:
+        return None
+    return ForecastAccuracyView(
+        forecasts=found.forecasts, inside=found.inside, median_error_s=found.median_error_s, sentence=found.sentence
+    )
 
 
 def _cursor(row: UntypedRow) -> str:

@@ -25,6 +25,7 @@ from core.db.tables import (
     Attempt,
     Base,
     BookingRow,
+    ForecastRecord,
     Job,
     Lease,
     Membership,
@@ -274,6 +275,12 @@ def _running(
         Attempt(
             id=attempt_id, job_id=job.id, number=1, state="running", executor="fake", created_at=began, started_at=began
         )
+    )
+    queued = began - timedelta(minutes=9)
+    shown = {"early": began - timedelta(minutes=5), "likely": began - timedelta(minutes=4), "late": began}
+    projected = {"early_s": 240.0, "likely_s": 300.0, "late_s": 540.0}
+    session.add(
+        ForecastRecord(job_id=job.id, attempt=1, step=0, made_at=queued, started_at=began, **projected, **shown)
     )
     session.flush()
     for index in range(workers):

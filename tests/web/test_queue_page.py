@@ -76,6 +76,8 @@ def test_the_queue_shows_order_reasons_shares_and_forecast(see: Callable[..., An
     page.get_by_role("button", name=re.compile(r"Show \d+ more")).click()
     expect(starts).to_have_count(sum(job[7] is not None for job in WAITING))
     expect(page.get_by_role("region", name="Running").get_by_role("listitem")).to_have_count(len(RUNNING))
+    accuracy = f"Of the last {len(RUNNING)} expected starts, 100 % fell into their interval; median error 4 min."
+    expect(page.get_by_text(accuracy)).to_be_visible()
     expect(page.get_by_role("region", name="Reservations")).to_contain_text("review-demo")
     page.get_by_label("Project", exact=True).select_option("robotics")
     expect(page).to_have_url(re.compile("project=robotics"))

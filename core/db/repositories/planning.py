@@ -113,6 +113,15 @@ class ForecastEntry:
     code: str = "expected"
     sentence: str = ""
     nodes: tuple[str, ...] = ()
+    promise: Mapping[str, Any] | None = None
+
+
+def read_promises(session: Session) -> dict[str, Mapping[str, Any]]:
+    """What waiting jobs were promised, by job."""
+    rows = session.execute(
+        select(StartForecastRow.job_id, StartForecastRow.promise).where(StartForecastRow.promise.is_not(None))
+    )
+    return {row.job_id: row.promise for row in rows if row.promise is not None}
 
 
 def write_start_forecasts(session: Session, forecasts: Iterable[ForecastEntry], now: datetime) -> None:
@@ -137,6 +146,7 @@ def write_start_forecasts(session: Session, forecasts: Iterable[ForecastEntry], 
             "code": forecast.code,
             "sentence": forecast.sentence,
             "nodes": list(forecast.nodes),
+            "promise": forecast.promise,
             "at": now,
         }
         for forecast in forecasts

@@ -31,7 +31,16 @@ from core.db.tables.models import (
     ModelVersion,
     ServingReplica,
 )
-from core.db.tables.planning import BookingRow, PlanRecord, PolicyRow, Question, StartForecastRow, Usage, WaitReason
+from core.db.tables.planning import (
+    BookingRow,
+    ForecastRecord,
+    PlanRecord,
+    PolicyRow,
+    Question,
+    StartForecastRow,
+    Usage,
+    WaitReason,
+)
 from core.db.tables.studies import Study, Trial
 from core.db.tables.tracking import (
     MlflowModel,
@@ -61,6 +70,7 @@ __all__ = [
     "DeploymentRevision",
     "Endpoint",
     "Event",
+    "ForecastRecord",
     "IdempotencyKey",
     "Job",
     "JobLabel",

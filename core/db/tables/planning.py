@@ -94,7 +94,8 @@ class Usage(Base):
 class StartForecastRow(Base):
     """Queue position and start forecast of a waiting job: probably at ``likely``, between ``earliest`` and ``latest``.
     Written for the first jobs in the queue, periodically. ``code``: kind of the forecast, ``sentence``: continues "it
-    starts" (``scheduler.planning.forecast.start_times``). ``nodes``: the likely nodes.
+    starts" (``scheduler.planning.forecast.start_times``). ``nodes``: the likely nodes. ``promise``: what the job's
+    readers rely on (``scheduler.control.planning.promises``).
     """
 
     __tablename__ = "start_forecasts"
@@ -106,7 +107,27 @@ class StartForecastRow(Base):
     code: Mapped[str] = mapped_column(default="expected", server_default="expected")
     sentence: Mapped[str] = mapped_column(Text, default="", server_default="")
     nodes: Mapped[list[Any]] = mapped_column(default=list)
+    promise: Mapped[dict[str, Any] | None]
     at: Mapped[datetime]
+
+
+class ForecastRecord(Base):
+    """A start forecast (``core.domain.sharing.recorded_forecasts``) of the wait that ends with attempt ``attempt``.
+    ``started_at``: when that attempt was placed; null while the job waits.
+    """
+
+    __tablename__ = "forecast_records"
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
+    attempt: Mapped[int] = mapped_column(Integer, primary_key=True)
+    step: Mapped[int] = mapped_column(Integer, primary_key=True)
+    made_at: Mapped[datetime]
+    early_s: Mapped[float] = mapped_column(Float)
+    likely_s: Mapped[float] = mapped_column(Float)
+    late_s: Mapped[float | None] = mapped_column(Float)
+    early: Mapped[datetime]
+    likely: Mapped[datetime]
+    late: Mapped[datetime]
+    started_at: Mapped[datetime | None] = mapped_column(index=True)
 
 
 class PlanRecord(Base):

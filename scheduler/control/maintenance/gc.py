@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 
 from core.db.bootstrap import ensure_database_id
 from core.db.engine import UntypedRow, unit_of_work
-from core.db.repositories import vertex_records
+from core.db.repositories import forecast_records, vertex_records
 from core.db.repositories.events import append_event
 from core.db.repositories.metrics import writes
 from core.db.tables import (
@@ -322,6 +322,12 @@ def gc_node_failures(control: ControlContext) -> int:
         return delete_old_failures(session, control.clock())
 
 
+def gc_forecasts(control: ControlContext) -> None:
+    """Delete all but the newest scores of start forecasts."""
+    with unit_of_work(control.sessions) as session:
+        forecast_records.prune(session)
+
+
 def collect_garbage(control: ControlContext, settings: Settings) -> None:
     """Every slow step; a failure is logged and does not affect the others."""
     with fence.leased(control, GC_LEASE) as lease:
@@ -341,6 +347,7 @@ def _steps(control: ControlContext, settings: Settings) -> Mapping[str, Callable
         "events": lambda: gc_events(control, timedelta(days=settings.event_retention_days)),
         "plans": lambda: gc_plan_records(control, settings),
         "failures": lambda: gc_node_failures(control),
+        "forecasts": lambda: gc_forecasts(control),
         "metrics": lambda: gc_metrics(control),
         "runs": lambda: gc_runs(control),
         "records": lambda: gc_records(control),

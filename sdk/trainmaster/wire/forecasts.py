@@ -46,7 +46,8 @@ class ExpectedStartView(WireModel):
 
     ``code``: `now`; `expected`; `not_known`: it depends on jobs of unknown duration; `later`: too far back in the queue
     to be computed; `never`. Unknown times are `null`: with ``likely_at`` but no ``late_at``, there is no upper bound.
-    ``nodes``: the nodes in the likely case.
+    ``nodes``: the nodes in the likely case. The interval from ``early_at`` to ``late_at`` is calibrated on the
+    platform's own history: nine in ten contain the real start.
     """
 
     code: Literal["now", "expected", "not_known", "later", "never"]

@@ -36,14 +36,31 @@ class WaitingJobView(WireModel):
     start: ExpectedStartView | None = None  # `null`: not computed
 
 
+class ForecastAccuracyView(WireModel):
+    """How good the last expected starts were, compared with the real starts.
+
+    ``forecasts``: number of those compared, at most 200: of each wait the first, and the one that was valid in the
+    middle of it. ``inside``: how many intervals (``early_at`` to ``late_at``) contained the real start; intervals are
+    made so that ``target`` of them do.
+    """
+
+    forecasts: int
+    inside: int
+    median_error_s: float
+    target: float = 0.9
+    sentence: str
+
+
 class QueuePage(Page[WaitingJobView]):
     """One page of the waiting jobs in queue order. ``waiting``: total number, of all projects.
 
-    ``planned_at``: time of the last scheduling tick.
+    ``planned_at``: time of the last scheduling tick. ``accuracy``: of the expected starts; `null` before the first
+    job has started after a wait.
     """
 
     waiting: int
     planned_at: datetime | None = None
+    accuracy: ForecastAccuracyView | None = None
 
 
 class RunningJobView(WireModel):

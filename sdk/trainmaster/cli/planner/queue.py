@@ -47,6 +47,7 @@ def queue(
                 {
                     "waiting": waiting.waiting,
                     "planned_at": waiting.planned_at.isoformat() if waiting.planned_at else None,
+                    "accuracy": output.to_plain(waiting.accuracy),
                     "jobs": output.to_plain(waiting.items),
                     "running": output.to_plain(running),
                     "shares": output.to_plain(shares),
@@ -141,6 +142,8 @@ def picture(
     parts += [Text(""), Text(headline + (more if shown else ""), "bold")]
     if shown:
         parts.append(_waiting_table(waiting.items, now, is_roomy=is_roomy, is_wide=console.width >= _WIDE))
+    if waiting.accuracy is not None:
+        parts.append(Text(f"  {waiting.accuracy.sentence}", "dim"))
     return parts
 
 

@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import pytest
 from fastapi import FastAPI
-from sqlalchemy import func, select
+from sqlalchemy import func, select, update
 from sqlalchemy.exc import IntegrityError
 from starlette.testclient import TestClient
 from trainmaster.cli.planner.queue import start_text
@@ -21,17 +21,21 @@ from trainmaster.wire.scheduling import QueuePage
 from api.app.factory import create_app
 from core.db.bootstrap import prepare_home, read_token
 from core.db.engine import SessionFactory, unit_of_work
-from core.db.repositories import questions, simulations
+from core.db.repositories import forecast_records, questions, simulations
+from core.db.repositories.forecast_records import RecordedWait
 from core.db.repositories.questions import PATIENCE, ForecastQuestion, QuestionKind
-from core.db.tables import Job, Question, StartForecastRow, User
+from core.db.tables import Attempt, Event, ForecastRecord, Job, Node, Question, StartForecastRow, User
 from core.domain.errors import Unavailable
+from core.domain.ids import JobId
+from core.domain.sharing.recorded_forecasts import RecordedForecast
 from core.settings import Settings
 from core.wakeups import TOPIC_FORECAST
+from scheduler.control.maintenance.gc import gc_forecasts
 from scheduler.control.planning.snapshot import SnapshotCache, load_snapshot
-from scheduler.control.planning.start_forecasts import StartForecastWriter, start_forecast_rows
+from scheduler.control.planning.start_forecasts import StartForecastWriter
 from scheduler.control.questions.answers import QuestionAnswerer, explanation
 from scheduler.planning import Start, plan
-from scheduler.planning.forecast.start_times import forecast_starts
+from scheduler.planning.forecast.start_times import QueueForecast, forecast_starts
 from scheduler.planning.planner import PlanningPass
 
 SPEC = {"name": "asked", "command": "true", "gpus": 1}
@@ -228,6 +232,84 @@ def test_queue_job_page_and_command_line_show_the_same_expected_start(plane, cli
     assert changed["start"]["likely_at"] != page.items[-1].start.likely_at.isoformat()
 
 
+def test_expected_starts_are_compared_with_the_real_ones_and_the_queue_shows_how_good_they_were(
+    plane, client, sessions
+) -> None:
+    plane.submit("first", gpus=2, max_run_time="1h")
+    plane.settle()
+    second = plane.submit("second", gpus=2, max_run_time="10m")
+    plane.engine.now += timedelta(seconds=1)
+    dropped = plane.submit("dropped", gpus=2)
+    plane.settle()
+    writer = StartForecastWriter(plane.control)
+    writer.write()
+    assert client.get("/api/v1/queue").json()["accuracy"] is None
+    begin = plane.engine.now
+    for _ in range(6):
+        plane.engine.now += timedelta(minutes=5)
+        writer.write()
+    steps = [row.step for row in plane.all(ForecastRecord, job_id=second)]
+    assert steps == [0, 3, 4, 5]  # after 5, 10 and 20 minutes; not at 15, 25 and 30
+    assert {row.attempt for row in plane.all(ForecastRecord)} == {1}
+    plane.want("job-first", "cancel")
+    plane.want(dropped, "cancel")
+    plane.settle()
+    plane.settle()
+    assert plane.state(second) == "running"
+    StartForecastWriter(plane.control).write()  # of another process
+    rows = plane.all(ForecastRecord)
+    assert [(row.job_id, (row.made_at - begin).total_seconds()) for row in rows] == [(second, 0), (second, 600)]
+    assert {row.started_at for row in rows} == {plane.one(Attempt, job_id=second).created_at}
+    found = client.get("/api/v1/queue").json()["accuracy"]
+    assert (found["forecasts"], found["target"]) == (2, 0.9)
+    inside = sum(row.early <= row.started_at <= row.late for row in rows)
+    assert found["inside"] == inside
+    assert f"Of the last 2 expected starts, {50 * inside} % fell into their interval" in found["sentence"]
+    with unit_of_work(sessions) as session:
+        forecast_records.prune(session)
+    assert len(plane.all(ForecastRecord)) == 2
+
+
+def test_only_the_newest_comparisons_are_stored(plane, sessions, monkeypatch) -> None:
+    monkeypatch.setattr(forecast_records, "STORED", 3)
+    now = plane.engine.now
+    for number in range(6):
+        job_id = plane.submit(f"j{number}")
+        made = RecordedForecast(0, now, 1.0, 2.0, None, now, now, now, now + timedelta(minutes=number))
+        with unit_of_work(sessions) as session:
+            forecast_records.close(session, RecordedWait(job_id, 1, now, is_over=True), [made])
+    gc_forecasts(plane.control)
+    assert [row.job_id for row in plane.all(ForecastRecord)] == ["job-j3", "job-j4", "job-j5"]
+
+
+def test_a_promise_that_is_not_met_is_one_event_with_its_cause(plane, sessions) -> None:
+    plane.submit("first", gpus=2, max_run_time="10m")
+    plane.settle()
+    waits = plane.submit("waits", gpus=2, max_run_time="10m")
+    plane.settle()
+    writer = StartForecastWriter(plane.control)
+
+    def forecast_again(seconds: float) -> list[Event]:
+        plane.engine.now += timedelta(seconds=seconds)
+        writer.write()
+        return plane.all(Event, job_id=waits, kind="job.delayed")
+
+    assert forecast_again(0) == []
+    assert forecast_again(70) == []  # nothing has changed
+    plane.submit("urgent", gpus=2, max_run_time="10h", priority=90)
+    (event,) = forecast_again(10)
+    assert event.data["cause"] == "priority"
+    assert event.reason.startswith("Expected start moved from ")
+    assert event.reason.endswith(", because job urgent of priority 90 came before it in the queue.")
+    for _ in range(5):
+        assert len(forecast_again(61)) == 1
+    with unit_of_work(sessions) as session:
+        session.execute(update(Node).values(is_cordoned=True))
+    _, event = forecast_again(400)
+    assert event.data["cause"] == "node"
+    assert event.reason.endswith("to a time that is not known, because node node-0 is cordoned.")
+
+
 def test_a_question_that_makes_the_planner_fail_is_answered_once_with_an_error(client, wakeup, monkeypatch) -> None:
     def fail(*_arguments, **_more):
         raise ZeroDivisionError
@@ -353,10 +435,10 @@ def test_expected_starts_are_not_worked_out_again_at_once_when_writing_them_fail
         plane.engine.now += timedelta(seconds=20)
         writer.write()
     assert (len(looks), len(writes)) == (1, 3)
-    found = start_forecast_rows(forecast_starts(looks[0]), plane.engine.now)
+    found = forecast_starts(looks[0]).starts
     monkeypatch.setattr(
-        "scheduler.control.planning.start_forecasts.start_forecast_rows",
-        lambda *_: [*found, replace(found[0], job_id="gone")],
+        "scheduler.control.planning.start_forecasts.forecast_starts",
+        lambda *_: QueueForecast((*found, replace(found[0], job_id=JobId("removed")))),
     )
     plane.engine.now += timedelta(minutes=2)
     writer.write()

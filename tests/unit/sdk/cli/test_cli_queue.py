@@ -12,6 +12,7 @@ from trainmaster.wire.forecasts import ExpectedStartView
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 STARTS = Path(__file__).parents[4] / "web/src/lib/time/startsForTest.json"
+ACCURACY = "Of the last 200 expected starts, 91 % fell into their interval; median error 4 min."
 QUOTA = {
     "project": "vision",
     "weight": 2.0,
@@ -61,9 +62,9 @@ def queue_server(server: Any, page: Callable[..., Any]) -> Any:
         gpus=8,
         reason={"code": "no_room", "sentence": "Needs 8 GPUs.", "numbers": {}},
     )
-    server.on(
-        "GET", "/queue", {"items": [known, _waiting(2, gpus=1), _waiting(3, gpus=2)], "next_cursor": None, "waiting": 3}
-    )
+    items = [known, _waiting(2, gpus=1), _waiting(3, gpus=2)]
+    accuracy = {"forecasts": 200, "inside": 182, "median_error_s": 240, "sentence": ACCURACY}
+    server.on("GET", "/queue", {"items": items, "next_cursor": None, "waiting": 3, "accuracy": accuracy})
     running = {"job_id": "job-0", "name": "big", "project": "vision", "user": "ann", "state": "running", "priority": 50}
     server.on(
         "GET",
@@ -92,6 +93,7 @@ def test_the_queue_tells_shares_running_and_waiting_jobs(cli: Any, queue_server:
     assert "and 1 of other projects, using 1 GPU and 4 CPUs" in reported
     assert "3 waiting jobs:" in reported
     assert "Needs 8 GPUs." in reported
+    assert ACCURACY in reported
     assert "2–3  (2 of other projects)  –        –     3     –     normal" in reported
 
 

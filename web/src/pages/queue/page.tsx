@@ -77,6 +77,7 @@ export function QueuePage() {
             running={running.data.items.filter((job) => !project || job.project === project)}
             reservations={(reservations.data?.items ?? []).filter((each) => !project || each.project === project)}
             hues={hues}
+            accuracy={head?.accuracy?.sentence}
           />
         ) : (
           (running.isPending || queue.isPending) && <LoadingCard rows={8} />

@@ -16,12 +16,14 @@ interface TimeLineProps {
   running: readonly RunningJob[];
   reservations: readonly Reservation[];
   hues: Hues;
+  /** How good the last expected starts were. */
+  accuracy?: string | undefined;
 }
 
 const ms = (at: string | null | undefined): number => (at ? Date.parse(at) : Number.NaN);
 
 /** The forecast: next starts with their uncertainty, running jobs, and reservations. */
-export function TimeLine({ waiting, running, reservations, hues }: TimeLineProps) {
+export function TimeLine({ waiting, running, reservations, hues, accuracy }: TimeLineProps) {
   const now = Math.floor(useNow() / MINUTE) * MINUTE;
   const [isAll, setAll] = useState(false);
   const starts = waiting.filter((job) => job.start?.likely_at || job.start?.early_at);
@@ -65,6 +67,7 @@ export function TimeLine({ waiting, running, reservations, hues }: TimeLineProps
             ))}
           </Lanes>
         )}
+        {accuracy && <p className="dimmer small lanes-empty">{accuracy}</p>}
       </div>
     </Card>
   );
