@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from tests.frameworks.conftest import folder
+
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("e2e")]
-ROOT = Path(__file__).parents[2]
 
 TORCH = """
 import os, torch, torch.distributed
@@ -77,10 +78,10 @@ def two(platform: Any, tmp_path: Path) -> Any:
 def launchers() -> list[str]:
     """Options for the environment that has Accelerate and Lightning, with torch of this one."""
     torch = pytest.importorskip("torch")
-    folder = ROOT / ".frameworks/launchers"
-    if not (folder / "installed").exists():
-        pytest.skip(f"no {folder}: make it with `python3 dev.py frameworks launchers`")
-    return ["--venv", str(folder), "--env", f"PYTHONPATH={Path(torch.__file__).parents[1]}"]
+    environment = folder() / "launchers"
+    if not (environment / "installed").exists():
+        pytest.skip(f"no {environment}: make it with `python3 dev.py frameworks launchers`")
+    return ["--venv", str(environment), "--env", f"PYTHONPATH={Path(torch.__file__).parents[1]}"]
 
 
 def test_torchrun_for_one_machine(platform: Any, two: Any) -> None:

@@ -298,7 +298,7 @@ def _is_inside(path: str, folder: str) -> bool:
 
 
 # Options of launchers that say how large the world is; the number may follow behind a blank or an equals sign.
-_MACHINES: Final = re.compile(r"--(?P<option>nnodes|num[_-](?:machines|nodes))[ =](?P<number>\d+)\b")
+_MACHINES: Final = re.compile(r"--(?P<option>nnodes|num[_-](?:machines|nodes)|min-nodes)[ =](?P<number>\d+)\b")
 _PROCESSES: Final = re.compile(
     r"\b(?:mpirun|mpiexec|horovodrun|perseusrun)\b[^;&|\n]*?\s(?P<option>-np?|--num-proc)[ =](?P<number>\d+)\b"
 )

@@ -364,6 +364,9 @@ def ray_replicas(tmp_path):
     for name, text in RAY.items():
         (tmp_path / "modules/ray" / name).write_text(text)
     (tmp_path / "calls").touch()
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real/ray").write_text(f'#!/bin/sh\nexec {sys.executable} -m ray.scripts.scripts "$@"\n')
+    (tmp_path / "real/ray").chmod(0o755)
     with socket.create_server(("127.0.0.1", 0)) as first, socket.create_server(("127.0.0.1", 0)) as second:
         ports = [str(free.getsockname()[1]) for free in (first, second)]
     replicas = []
@@ -382,7 +385,7 @@ def ray_replicas(tmp_path):
                 "TRAINMASTER_ATTEMPT_ID": tmp_path.name,
                 "PYTHONPATH": f"{HOOKS}:{tmp_path / 'modules'}",
                 "CALLS": str(tmp_path / "calls"),
-                "PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin",
+                "PATH": f"{tmp_path / 'bin'}:{tmp_path / 'real'}:/usr/bin:/bin",
                 "OMP_NUM_THREADS": "2",
                 **own,
             }
@@ -440,6 +443,22 @@ def test_a_head_node_that_does_not_start_ends_rank_0(ray_replicas):
     printed, errors = first.communicate(timeout=60)
     assert (first.returncode, printed) == (1, "")
     assert "Ray's head node did not start (exit code 1)" in errors
+
+
+def test_a_command_that_does_not_exist_ends_the_cluster(ray_replicas):
+    first, second = ray_replicas("ray", "symmetric-run", "--", "/no/such/program")
+    assert "/no/such/program: No such file" in first.communicate(timeout=60)[1]
+    assert first.returncode == 127
+    second.terminate()
+    second.communicate(timeout=60)
+    assert second.returncode != 0
+
+
+def test_a_replica_without_ray_gets_a_message(ray_replicas, tmp_path):
+    path = f"{tmp_path / 'bin'}:{tmp_path}"
+    first, _ = ray_replicas("/bin/sh", str(tmp_path / "bin/ray"), "symmetric-run", "--", "/bin/true", PATH=path)
+    assert first.communicate(timeout=60)[1] == "ray: not found: install Ray where the job runs, such as in its image\n"
+    assert first.returncode == 127
 
 
 def test_sigterm_reaches_the_command_and_its_nodes_wait_for_it(ray_replicas, tmp_path):

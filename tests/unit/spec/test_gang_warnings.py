@@ -15,6 +15,7 @@ def warnings(command, **fields):
         ("torchrun --nnodes=4 train.py", {"workers": 2}, "for 4 machines (--nnodes), and the job has 2 replicas"),
         (["torchrun", "--nnodes", "2", "t.py"], {}, "for 2 machines (--nnodes), and the job has 1 replicas"),
         ("accelerate launch --num_machines 3 t.py", {"workers": 2}, "set `workers: 3`"),
+        ("ray symmetric-run --min-nodes 4 -- python t.py", {"workers": 2}, "for 4 machines (--min-nodes)"),
         ("mpirun -np 1 python t.py", {"workers": 2}, "starts 1 processes in all (-np), and the job has 2 replicas"),
         ("torchrun --nproc-per-node 8 t.py", {"workers": 2, "gpus": 4}, "a replica has 4 GPUs"),
     ],

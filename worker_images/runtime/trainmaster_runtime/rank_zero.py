@@ -22,6 +22,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -45,6 +46,7 @@ _FAILED_WAIT_S = 30.0
 _POLL_S = 0.2
 _HOSTFILE = "OMPI_MCA_orte_default_hostfile"
 _STOP_S = 10.0
+_START_LOG = "/start.log"  # in a node's folder
 # Options of `ray symmetric-run` that the platform sets itself.
 _RAY_PLACES = ("address", "min_nodes", "head", "port", "node_ip_address", "block", "temp_dir")
 _RAY_FLAGS = frozenset({"block", "head", "no_monitor", "disable_usage_stats", "enable_object_reconstruction"})
@@ -221,13 +223,17 @@ def run_ray(path: str, args: list[str]) -> NoReturn:
     if not is_run or is_alone or is_off or is_complete:
         real = next_program(path, os.environ)
         if real is None:
-            sys.stderr.write("ray: not found: install Ray where the job runs, such as in its image\n")
-            sys.exit(127)
+            sys.exit(_without_ray())
         os.execv(real, [path, *args])  # noqa: S606 (Ray's own program, as the user wants it)
     leave_to_first(RAY_NAME)
     take_ranks_away(os.environ, RAY_NAME)
     node = RayNode(path, command, options.without(*_RAY_PLACES), machines, has_cpus=options.has("num_cpus"))
     sys.exit(_run_on_ray(node, command, machines) if machines.rank == 0 else _join_ray(node))
+
+
+def _without_ray() -> int:
+    sys.stderr.write("ray: not found: install Ray where the job runs, such as in its image\n")
+    return 127
 
 
 def _run_on_ray(node: RayNode, command: list[str], machines: Machines) -> int:
@@ -245,6 +251,8 @@ def _run_on_ray(node: RayNode, command: list[str], machines: Machines) -> int:
         process = _start_command(command)
     except OSError as error:
         sys.stderr.write("%s: %s\n" % (command[0], error.strerror))
+        server.finish(127)
+        node.stop()
         return 127
     while process.poll() is None and not node.has_ended():
         clock.pause(_POLL_S)
@@ -309,11 +317,7 @@ class RayNode:
         if not has_cpus and not machines.has_gpus and threads.isdigit():
             options = ["--num-cpus=%d" % (int(threads) * machines.processes), *options]
         self.options = options
-        attempt = os.environ.get("TRAINMASTER_ATTEMPT_ID", "")
-        # The paths of Ray's sockets must be short. With a common folder, each node would print all logs of a machine.
-        name = "ray-%s-%d" % (hashlib.sha256(attempt.encode()).hexdigest()[:12], machines.rank)
-        self._folder = os.path.join("/tmp", name)  # noqa: S108
-        self._log_path = self._folder + ".log"
+        self._folder = ""
         self._process: subprocess.Popen[bytes] | None = None
         os.environ["RAY_ADDRESS"] = self.address
         os.environ["TRAINMASTER_RAY_NODES"] = str(machines.count)
@@ -327,17 +331,24 @@ class RayNode:
 
     def start(self, place: list[str]) -> None:
         """``place``: the options that make it the head node, or the address of the head node."""
+        # The paths of Ray's sockets must be short. With a common folder, each node would print all logs of a machine.
+        self._folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
         own = ["--node-ip-address=" + host for host in _own_address()]
         # Several nodes on one machine must not share ranges of ports.
         ports = ["--min-worker-port=0", "--max-worker-port=0", "--dashboard-agent-listen-port=0"]
-        with open(self._log_path, "wb") as log:
-            self._process = subprocess.Popen(
-                [*self._program, "start", *place, *own, "--temp-dir=" + self._folder, *ports, *self.options, "--block"],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,  # a signal for the job's processes is not for it
-            )
+        words = [*self._program, "start", *place, *own, "--temp-dir=" + self._folder, *ports, *self.options, "--block"]
+        try:
+            with open(self._folder + _START_LOG, "wb") as log:
+                self._process = subprocess.Popen(
+                    words,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,  # a signal for the job's processes is not for it
+                )
+        except OSError:
+            self.stop()
+            sys.exit(_without_ray())
 
     def is_listening(self) -> bool:
         """Whether the head node listens."""
@@ -353,7 +364,7 @@ class RayNode:
     def end(self, sentence: str) -> int:
         """Show why it has ended by itself; returns its exit code."""
         code = None if self._process is None else self._process.poll()
-        with open(self._log_path, "rb") as log:
+        with open(self._folder + _START_LOG, "rb") as log:
             os.write(2, b"".join(log.readlines()[-20:]))
         # As the replica's own last line it is the reason of its end.
         os.write(2, ("ray: %s (exit code %s); its last lines are above\n" % (sentence, code)).encode())
@@ -374,10 +385,6 @@ class RayNode:
                 pass
             process.wait()
         shutil.rmtree(self._folder, ignore_errors=True)
-        try:
-            os.unlink(self._log_path)
-        except OSError:
-            pass
 
 
 def _own_address() -> list[str]:
