@@ -4,6 +4,8 @@
 A job list (.csv, .trace, .jsonl) needs ``--nodes`` and ``--gpus`` or a ``--node-list``, and ``--format`` where its
 columns are not ours.
 
+With ``--forecasts 10m`` expected starts are forecast at this interval, and compared with the real ones.
+
 With ``--more-nodes 20`` or ``--try order=shortest-first,time_slice_s=600`` (repeatable) the same jobs are simulated
 again for each, and the figures are shown, and plotted, side by side.
 """
@@ -14,15 +16,19 @@ import argparse
 import json
 import sys
 import time
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import yaml
+from trainmaster.spec.quantity import parse_duration_s
 
+from core.domain.sharing.recorded_forecasts import ForecastAccuracy
 from scheduler.simulator.engine import Simulation
 from scheduler.simulator.errors import ScenarioError
 from scheduler.simulator.expectations import failures
+from scheduler.simulator.forecasts import WARM_UP, ForecastScorer
 from scheduler.simulator.metrics import summarise
 from scheduler.simulator.plots import ENDINGS, Curves, check, plot
 from scheduler.simulator.reading.inputs import FORMATS, JobListOptions, read
@@ -41,7 +47,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"seed {scenario.seed}", file=sys.stderr if options.json else sys.stdout)
         if options.more_nodes or options.tries:
             return _compare(scenario, options)
-        outcome = Simulation(scenario, cpu_clock=time.process_time).run()
+        scorer = _scorer(options)
+        outcome = Simulation(scenario, on_plan=scorer, cpu_clock=time.process_time).run()
         if options.plot is not None:
             plot(scenario.name, [Curves.of(scenario.name, outcome)], options.plot)
     except ScenarioError as error:
@@ -50,10 +57,24 @@ def main(arguments: list[str] | None = None) -> int:
     wrong = failures(outcome)
     if options.json:
         figures = {"name": scenario.name, "seed": scenario.seed, **summarise(outcome).to_json(), "failures": wrong}
+        if scorer is not None:
+            figures["forecasts"] = asdict(ForecastAccuracy.of(scorer.scored[WARM_UP:]))
         print(json.dumps(figures, indent=2))
     else:
         print(report(outcome))
+        if scorer is not None:
+            print(f"\n{ForecastAccuracy.of(scorer.scored[WARM_UP:]).sentence}")
     return 1 if wrong else 0
+
+
+def _scorer(options: argparse.Namespace) -> ForecastScorer | None:
+    if options.forecasts is None:
+        return None
+    try:
+        every_s = parse_duration_s(options.forecasts)
+    except ValueError as error:
+        raise ScenarioError(f"--forecasts: {error}") from error
+    return ForecastScorer(every=timedelta(seconds=every_s))
 
 
 def _compare(scenario: Scenario, options: argparse.Namespace) -> int:
@@ -110,6 +131,9 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--more-nodes", type=int, default=0, help="compare with so many more nodes")
     parser.add_argument(
         "--try", dest="tries", action="append", default=[], help="compare with these settings of the policy"
+    )
+    parser.add_argument(
+        "--forecasts", metavar="INTERVAL", help="forecast starts, such as every 10m, and report how many were right"
     )
     listed = parser.add_argument_group("for a job list")
     listed.add_argument("--format", choices=FORMATS, help="of a .csv that has no columns of our names")

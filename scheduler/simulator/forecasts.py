@@ -12,6 +12,7 @@ from scheduler.planning.forecast.calibration import MOST_SCORES, Calibration, re
 from scheduler.planning.forecast.start_times import forecast_starts
 from scheduler.planning.model import Plan, Snapshot
 
+WARM_UP: Final = 60  # forecasts that are not counted in figures: the calibration begins without a history
 _EVERY: Final = timedelta(minutes=1)
 _MOST: Final = 50  # jobs; production forecasts more, but a simulation does so thousands of times
 

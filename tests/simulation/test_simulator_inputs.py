@@ -91,6 +91,21 @@ def test_the_command_prints_the_seed_first_and_fails_when_an_expectation_does(
     assert figures["finished"] == 1
 
 
+def test_the_command_says_how_good_expected_starts_were(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    scenario = tmp_path / "one.yaml"
+    scenario.write_text(
+        "nodes: [{name: n, gpus: {H100: 1}}]\nestimates: known\n"
+        "jobs: [{name: j, count: 60, every: 45s, gpus: 1, duration: 1m}]\n"
+    )
+    assert main([str(scenario), "--forecasts", "1m"]) == 0
+    assert "expected starts, 100 % fell into their interval; median error" in capsys.readouterr().out
+    assert main([str(scenario), "--forecasts", "1m", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["forecasts"]
+    assert found["forecasts"] == found["inside"] > 10
+    assert main([str(scenario), "--forecasts", "soon"]) == 2
+    assert "error: --forecasts: " in capsys.readouterr().err
+
+
 def test_a_file_that_is_not_there_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(tmp_path / "no.yaml")]) == 2
     assert capsys.readouterr().err.startswith("error: ")

@@ -18,12 +18,11 @@ from scheduler.planning.forecast.calibration import COVERAGE, Calibration, recor
 from scheduler.planning.forecast.start_times import StartCode, StartForecast
 from scheduler.simulator.engine import Simulation
 from scheduler.simulator.estimates import Knowledge
-from scheduler.simulator.forecasts import ForecastScorer
+from scheduler.simulator.forecasts import WARM_UP, ForecastScorer
 from scheduler.simulator.reading.arrival import Arrival
 from scheduler.simulator.reading.scenario import DEFAULT_START, Scenario
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
-WARM_UP = 60  # forecasts
 
 
 def at(seconds: float) -> datetime:
