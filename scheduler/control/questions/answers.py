@@ -8,10 +8,10 @@ parameters matter, or what more trials would bring.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import structlog
 from sqlalchemy.orm import Session
@@ -30,8 +30,10 @@ from scheduler.control.context import ControlContext
 from scheduler.control.planning.plan_log import PlanLogEntry, entry_at, first_entry_at
 from scheduler.control.planning.poison_jobs import PoisonJobFilter
 from scheduler.control.planning.snapshot import PlannerInputs, SnapshotCache, load_snapshot, reason_to_json
+from scheduler.control.planning.start_forecasts import ForecastHistory
 from scheduler.planning import phrases
 from scheduler.planning.explain.queue_position import explain_position
+from scheduler.planning.forecast.calibration import Calibration
 from scheduler.planning.forecast.durations import JobTraits
 from scheduler.planning.forecast.start_times import StartForecast
 from scheduler.planning.forecast.what_if import Alternative, Forecast, changed_cluster, forecast
@@ -51,6 +53,10 @@ _FAILED: Final = (
     "same again will not help."
 )
 _NOT_LOGGED: Final = "No plan of that time is kept; {}. Without a time, the present is explained."
+
+
+# A forecast with its calibrated interval, on the grid of times.
+_Shown: TypeAlias = Callable[[StartForecast], StartForecast]
 
 
 class QuestionAnswerer:
@@ -80,27 +86,34 @@ class QuestionAnswerer:
                     if question.kind is QuestionKind.STUDY
                 }
                 of_planner = [question for question in open_questions if question.kind is not QuestionKind.STUDY]
-                loaded, records = None, {}
+                loaded, records, calibration = None, {}, Calibration()
                 if of_planner:
                     can_grow = control.can_change_worlds
                     loaded = load_snapshot(session, self._cache, now, can_grow=can_grow)
                     records = {question.id: _record_of(session, question) for question in of_planner}
+                    if any(question.kind is QuestionKind.FORECAST for question in of_planner):
+                        calibration = ForecastHistory.read(session).calibration(now)
             answers = {name: self._answer_of_study(name, read) for name, read in of_studies.items()}
             if loaded is not None:
                 answers |= {
-                    question.id: self._answer(question, loaded, records[question.id]) for question in of_planner
+                    question.id: self._answer(question, loaded, records[question.id], calibration)
+                    for question in of_planner
                 }
             with unit_of_work(control.sessions) as session:
                 questions.answer(session, answers, control.clock())
 
     def _answer(
-        self, question: OpenQuestion, loaded: PlannerInputs, record: PlanLogEntry | datetime | None
+        self,
+        question: OpenQuestion,
+        loaded: PlannerInputs,
+        record: PlanLogEntry | datetime | None,
+        calibration: Calibration,
     ) -> dict[str, Any]:
         """A question that makes the planner fail is answered all the same: it would fail again."""
         try:
             match question.kind:
                 case QuestionKind.FORECAST:
-                    return self._forecast(loaded, ForecastQuestion.from_json(question.arguments))
+                    return self._forecast(loaded, ForecastQuestion.from_json(question.arguments), calibration)
                 case QuestionKind.EXPLANATION:
                     return self._explain(question.arguments, loaded, record)
                 case QuestionKind.SIMULATION | QuestionKind.STUDY:  # not answered here
@@ -134,17 +147,18 @@ class QuestionAnswerer:
         made = replace(planned.plan, waits={**planned.plan.waits, **poison})
         return explanation(record.at, planned.snapshot, made, job_id, name, logged_plan=record.plan)
 
-    def _forecast(self, loaded: PlannerInputs, ask: ForecastQuestion) -> dict[str, Any]:
+    def _forecast(self, loaded: PlannerInputs, ask: ForecastQuestion, calibration: Calibration) -> dict[str, Any]:
         """Poison jobs are found only when the planner fails: a plan for that in advance would cost as much as an
         answer.
         """
         gang = self._gang_of(ask, loaded.snapshot)
         try:
-            return _forecast_in(self._poison_filter.without_known(loaded.snapshot, loaded.generations), gang, ask)
+            snapshot = self._poison_filter.without_known(loaded.snapshot, loaded.generations)
+            return _forecast_in(snapshot, gang, ask, calibration)
         except Exception:
             log.warning("forecast.retried", exc_info=True)
             planned = self._poison_filter.plan(loaded.snapshot, loaded.generations, plan)
-            return _forecast_in(planned.snapshot, gang, ask)
+            return _forecast_in(planned.snapshot, gang, ask, calibration)
 
     def _gang_of(self, ask: ForecastQuestion, snapshot: Snapshot) -> QueuedGang:
         """A waiting job keeps its history and its waiting time; only its request may differ."""
@@ -177,7 +191,9 @@ def _record_of(session: Session, question: OpenQuestion) -> PlanLogEntry | datet
         return None
 
 
-def _forecast_in(snapshot: Snapshot, gang: QueuedGang, ask: ForecastQuestion) -> dict[str, Any]:
+def _forecast_in(
+    snapshot: Snapshot, gang: QueuedGang, ask: ForecastQuestion, calibration: Calibration
+) -> dict[str, Any]:
     try:
         changed_snapshot = changed_cluster(
             snapshot,
@@ -189,21 +205,21 @@ def _forecast_in(snapshot: Snapshot, gang: QueuedGang, ask: ForecastQuestion) ->
         field, _, _ = str(error).partition(":")
         return _error("invalid_request", str(error), f"cluster.{field}")
     found = forecast(changed_snapshot, gang, left_out=[NodeId(name) for name in ask.without])
-    return _forecast_to_json(found, snapshot.now)
+    return _forecast_to_json(found, lambda start: calibration.apply(start, snapshot.now).on_grid(snapshot.now))
 
 
 def _error(code: str, sentence: str, field: str | None = None) -> dict[str, Any]:
     return {ERROR: {"code": code, "sentence": sentence, "field": field}}
 
 
-def _forecast_to_json(found: Forecast, now: datetime) -> dict[str, Any]:
+def _forecast_to_json(found: Forecast, shown: _Shown) -> dict[str, Any]:
     return {
         "places": _places_to_json(found.placements),
         "reason": None if found.reason is None else reason_to_json(found.reason),
         "position": found.position,
-        "start": None if found.start is None else _start_to_json(found.start, now),
-        "options": [_option_to_json(option, now) for option in found.options],
-        "later": [_option_to_json(option, now) for option in found.later],
+        "start": None if found.start is None else _start_to_json(shown(found.start)),
+        "options": [_option_to_json(option, shown) for option in found.options],
+        "later": [_option_to_json(option, shown) for option in found.later],
         "victims": [
             {"job_id": victim.job_id, "code": victim.code.value, "sentence": victim.sentence}
             for victim in found.victims
@@ -211,8 +227,7 @@ def _forecast_to_json(found: Forecast, now: datetime) -> dict[str, Any]:
     }
 
 
-def _start_to_json(start: StartForecast, now: datetime) -> dict[str, Any]:
-    start = start.on_grid(now)
+def _start_to_json(start: StartForecast) -> dict[str, Any]:
     return {
         "code": start.code.value,
         "sentence": start.sentence,
@@ -227,14 +242,14 @@ def _moment(at: datetime | None) -> str | None:
     return None if at is None else at.isoformat()
 
 
-def _option_to_json(option: Alternative, now: datetime) -> dict[str, Any]:
+def _option_to_json(option: Alternative, shown: _Shown) -> dict[str, Any]:
     return {
         "code": option.code.value,
         "sentence": option.sentence,
         "roles": list(option.roles),
         "field": option.field,
         "value": option.value,
-        "start": None if option.start is None else _start_to_json(option.start, now),
+        "start": None if option.start is None else _start_to_json(shown(option.start)),
     }
 
 

@@ -140,7 +140,7 @@ def test_a_job_gets_an_event_at_most_every_five_minutes() -> None:
     assert restarted.cause == "unknown"
 
 
-def test_nodes_that_are_not_kept_for_a_job_any_more_are_named_with_the_job_that_has_them() -> None:
+def test_released_nodes_are_named_with_the_job_that_has_them() -> None:
     alone = replace(BEFORE, nodes=BEFORE.nodes[:1])
     before = state(alone)
     assert before.reserved_nodes(JobId("me")) == ("a",)
