@@ -128,10 +128,9 @@ def start_view(code: str, sentence: str, row: Any, *, is_known: bool = True) -> 
     """The start forecast as stored in ``row``. Its sentence and nodes may name other jobs, so for jobs that the caller
     may not see there are only the times.
     """
-    times = {"early_at": row.earliest, "likely_at": row.likely, "late_at": row.latest}
-    if not is_known:
-        return ExpectedStartView(code=code, sentence="", **times)
-    return ExpectedStartView(code=code, sentence=starts(sentence), nodes=row.nodes or [], **times)
+    stored = {"code": code, "early_at": row.earliest, "likely_at": row.likely, "late_at": row.latest}
+    named = {"sentence": starts(sentence), "nodes": row.nodes or []} if is_known else {"sentence": ""}
+    return ExpectedStartView.model_validate({**stored, **named})
 
 
 async def explain(context: AppContext, caller: Caller, job: Job, at: datetime | None) -> ExplanationView:
