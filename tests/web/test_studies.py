@@ -137,7 +137,7 @@ def test_a_study_is_created_by_form_and_yaml(page: Any, platform: Any) -> None:
     yaml = page.get_by_label("The study as YAML")
     expect(page.get_by_text("valid", exact=True)).to_be_visible()
     page.get_by_label("Name", exact=True).first.fill("by-form")
-    page.get_by_label("Command").fill("true")
+    page.get_by_label("Command").fill("sleep 600")
     page.get_by_label("GPUs each").fill("")
     lr = page.get_by_role("group", name="Parameter lr")
     lr.get_by_label("Min").fill("0")  # zero has no logarithm
