@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-from tests.frameworks.conftest import folder
-
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("e2e")]
 
 TORCH = """
@@ -22,34 +20,6 @@ value = torch.ones(1) * (rank + 1)
 torch.distributed.all_reduce(value)
 print(f"sum {value.item():.0f} of {size}", flush=True)
 torch.distributed.destroy_process_group()
-"""
-ACCELERATE = """
-import accelerate, torch
-accelerator = accelerate.Accelerator()
-value = accelerator.reduce(torch.ones(1) * (accelerator.process_index + 1))
-print(f"sum {value.item():.0f} of {accelerator.num_processes}", flush=True)
-"""
-LIGHTNING = """
-import lightning, torch
-
-class Model(lightning.LightningModule):
-    def __init__(self):
-        super().__init__()
-        self.layer = torch.nn.Linear(2, 1)
-
-    def training_step(self, batch, index):
-        return self.layer(batch[0]).mean()
-
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), 0.1)
-
-    def on_train_end(self):
-        value = self.trainer.strategy.reduce(torch.tensor(self.global_rank + 1.0), reduce_op="sum")
-        print(f"sum {value:.0f} of {self.trainer.world_size}", flush=True)
-
-data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.ones(8, 2)), num_workers=0)
-trainer = lightning.Trainer(max_epochs=1, logger=False, enable_checkpointing=False, enable_progress_bar=False)
-trainer.fit(Model(), data)
 """
 # Where no MPI is installed: as many processes as OpenMPI would start on one host.
 MPIRUN = """#!/bin/sh
@@ -74,16 +44,6 @@ def two(platform: Any, tmp_path: Path) -> Any:
     return run
 
 
-@pytest.fixture
-def launchers() -> list[str]:
-    """Options for the environment that has Accelerate and Lightning, with torch of this one."""
-    torch = pytest.importorskip("torch")
-    environment = folder() / "launchers"
-    if not (environment / "installed").exists():
-        pytest.skip(f"no {environment}: make it with `python3 dev.py frameworks launchers`")
-    return ["--venv", str(environment), "--env", f"PYTHONPATH={Path(torch.__file__).parents[1]}"]
-
-
 def test_torchrun_for_one_machine(platform: Any, two: Any) -> None:
     pytest.importorskip("torch")
     printed = two("standalone", TORCH, "torchrun --standalone train.py", "--venv", sys.prefix)
@@ -102,16 +62,6 @@ def test_mpirun_runs_once(two: Any, tmp_path: Path) -> None:
     printed = two("by-mpi", TORCH, "mpirun -np 2 python train.py", "--venv", sys.prefix, *own)
     assert printed.count("sum 3 of 2") == 2
     assert "mpirun: added for 2 replicas: run once, by rank 0" in printed
-
-
-def test_accelerate_for_one_machine(two: Any, launchers: list[str]) -> None:
-    printed = two("by-accelerate", ACCELERATE, "accelerate launch train.py", *launchers)
-    assert printed.count("sum 3 of 2") == 2
-
-
-def test_lightnings_trainer_without_arguments(two: Any, launchers: list[str]) -> None:
-    printed = two("by-lightning", LIGHTNING, "python train.py", *launchers)
-    assert printed.count("sum 3 of 2") == 2
 
 
 def test_replicas_that_never_connect_are_a_warning(platform: Any, two: Any) -> None:

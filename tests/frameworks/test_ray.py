@@ -85,14 +85,6 @@ def test_rays_command_line(platform: Any, python_of: Any) -> None:
     assert "submission_id='stuck'" not in left.stdout + left.stderr
 
 
-@pytest.fixture
-def ray_train(python_of: Any) -> None:
-    modules = [python_of("ray"), "-c", "import pandas, pyarrow, tensorboardX"]
-    if subprocess.run(modules, capture_output=True, check=False).returncode != 0:
-        pytest.skip("the environment `ray` has no Ray Train: make it again with `python3 dev.py frameworks ray`")
-
-
-@pytest.mark.usefixtures("ray_train")
 def test_ray_train_runs_on_all_replicas_and_the_programs_exit_code_is_the_jobs(run: Any) -> None:
     job = run("ray", SCRIPTS, ["ray_train.py", "7"], workers=2, cpu=1)
     end = job.fail()
@@ -109,7 +101,6 @@ def test_ray_train_runs_on_all_replicas_and_the_programs_exit_code_is_the_jobs(r
     assert "train.not_connected" not in events
 
 
-@pytest.mark.usefixtures("ray_train")
 def test_a_killed_node_of_a_ray_cluster_ends_the_job(run: Any, eventually: Any, kill: Any) -> None:  # noqa: F811
     code = "import ray, signal; ray.init(); print('started', flush=True); signal.pause()"
     job = run("ray", SCRIPTS, ["-c", code], name="ray-killed", workers=2, cpu=1, launcher="ray")
