@@ -302,6 +302,9 @@ _MACHINES: Final = re.compile(r"--(?P<option>nnodes|num[_-](?:machines|nodes)|mi
 _PROCESSES: Final = re.compile(
     r"\b(?:mpirun|mpiexec|horovodrun|perseusrun)\b[^;&|\n]*?\s(?P<option>-np?|--num-proc)[ =](?P<number>\d+)\b"
 )
+_SHARED: Final = re.compile(
+    r"\baccelerate\s+launch\b[^;&|\n]*?\s--(?P<option>num[_-]process(?:es)?)[ =](?P<number>\d+)\b"
+)
 _PER_MACHINE: Final = re.compile(r"--(?P<option>nproc[_-]per[_-]node)[ =](?P<number>\d+)\b")
 
 
@@ -326,6 +329,13 @@ def gang_warnings(spec: JobSpec) -> Iterator[str]:
             yield (
                 f"the command starts {found['number']} processes on each replica (--{found['option']}), and a replica "
                 f"has {max(devices)} GPUs: write --{found['option']} {max(devices)}, or raise `gpus`."
+            )
+        found = _SHARED.search(text)
+        number = int(found["number"]) if found else 0
+        if found and number % max(1, replicas) and number != max((*devices, 1)):
+            yield (
+                f"the command starts {number} processes in all (--{found['option']}), which {replicas} replicas cannot "
+                f"share equally: write a multiple of {replicas}, or change `workers`."
             )
 
 

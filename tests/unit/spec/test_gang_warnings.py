@@ -17,6 +17,7 @@ def warnings(command, **fields):
         ("accelerate launch --num_machines 3 t.py", {"workers": 2}, "set `workers: 3`"),
         ("ray symmetric-run --min-nodes 4 -- python t.py", {"workers": 2}, "for 4 machines (--min-nodes)"),
         ("mpirun -np 1 python t.py", {"workers": 2}, "starts 1 processes in all (-np), and the job has 2 replicas"),
+        ("accelerate launch --num_processes 3 t.py", {"workers": 2}, "write a multiple of 2, or change `workers`"),
         ("torchrun --nproc-per-node 8 t.py", {"workers": 2, "gpus": 4}, "a replica has 4 GPUs"),
     ],
 )
@@ -28,6 +29,8 @@ def test_a_command_that_contradicts_its_gang_is_warned_of(command, fields, sente
 @pytest.mark.parametrize(
     ("command", "fields"),
     [
+        ("accelerate launch --num_processes=8 t.py", {"workers": 2}),
+        ("accelerate launch --num-processes 3 t.py", {"workers": 2, "gpus": 3}),
         ("torchrun --nnodes=2 train.py", {"workers": 2}),
         ("torchrun --nnodes=1 --standalone train.py", {"workers": 2}),
         ("torchrun --nnodes=3 train.py", {"workers": {"min": 2, "max": 4}}),

@@ -58,32 +58,34 @@ export function JobForm({ document, mistakes, set }: FormProps) {
       {field("image", "Image", { placeholder: "none: a plain process", hint: "Only for container executors." })}
       <fieldset>
         <legend>Environment</legend>
-        <div className="pair">
-          {field("environment.venv", "Virtual environment", { placeholder: "/path/of/venv" })}
-          {field("environment.conda", "Conda environment", { placeholder: "name" })}
+        <div className="stack">
+          <div className="pair">
+            {field("environment.venv", "Virtual environment", { placeholder: "/path/of/venv" })}
+            {field("environment.conda", "Conda environment", { placeholder: "name" })}
+          </div>
+          {field("environment.python", "Python", {
+            placeholder: "the platform's, or the image's",
+            hint: "A path on the job's machine, or in its image.",
+          })}
+          <Field
+            label="Requirements"
+            hint="Lines of a requirements file. They are installed once for all jobs with the same lines."
+            error={mistakes.find((mistake) => mistake.path.startsWith("environment.requirements"))?.message}
+          >
+            {(props) => (
+              <textarea
+                {...props}
+                name="environment.requirements"
+                className="input mono"
+                rows={3}
+                spellCheck={false}
+                disabled={isBroken}
+                value={isBroken ? "" : fieldText(document, "environment.requirements")}
+                onChange={(event) => set("environment.requirements", event.target.value)}
+              />
+            )}
+          </Field>
         </div>
-        {field("environment.python", "Python", {
-          placeholder: "the platform's, or the image's",
-          hint: "A path on the job's machine, or in its image.",
-        })}
-        <Field
-          label="Requirements"
-          hint="Lines of a requirements file. They are installed once for all jobs with the same lines."
-          error={mistakes.find((mistake) => mistake.path.startsWith("environment.requirements"))?.message}
-        >
-          {(props) => (
-            <textarea
-              {...props}
-              name="environment.requirements"
-              className="input mono"
-              rows={3}
-              spellCheck={false}
-              disabled={isBroken}
-              value={isBroken ? "" : fieldText(document, "environment.requirements")}
-              onChange={(event) => set("environment.requirements", event.target.value)}
-            />
-          )}
-        </Field>
       </fieldset>
       <fieldset>
         <legend>Gang</legend>
