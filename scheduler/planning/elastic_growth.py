@@ -2,7 +2,9 @@
 
 A waiting gang has the better claim, whatever its priority, since a grown gang never returns replicas by itself. So no
 elastic gang grows onto a node that a queued job might be given, and growth delays no job. Replicas are granted one by
-one to the gang with the best claim at that moment, within quotas and outside bookings of other projects.
+one to the gang with the best claim at that moment, within quotas and outside bookings of other projects. Among equals
+in priority and share that is the gang that the replica speeds up most, per GPU. A gang whose measured speed has
+saturated gets none.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heapreplace
 
 from core.domain.ids import JobId, NodeId
+from core.domain.jobs.speed_curve import UNMEASURED, SpeedCurve
 from core.domain.sharing.resources import Gang, GangRole
 from scheduler.planning.model import Grow, GrowingGang, Placement, QueuedGang, RunningGang, Snapshot, Start
 from scheduler.planning.placement.cluster import ClusterIndex
@@ -24,14 +27,14 @@ from scheduler.planning.placement.search import SearchBudget
 from scheduler.planning.queue.quota import QuotaExcess, Quotas
 from scheduler.planning.queue.shares import JOBS, Shares
 
-_Key = tuple[int, float, float, float, str]
+_Key = tuple[int, float, float, float, float, str]
 
 
 @dataclass(slots=True)
 class Growth:
     """An elastic gang that runs, or starts in this plan; ``added``: the replicas that it gets.
 
-    ``age``: queueing time in seconds, compared after priority and shares. ``lacking``: indices of its missing
+    ``age``: queueing time in seconds, compared after priority, shares and gain. ``lacking``: indices of its missing
     replicas, the next one first. ``placed``: node and GPU model of its elastic replicas. ``hidden``: nodes that are
     booked for others.
     """
@@ -46,7 +49,19 @@ class Growth:
     lacking: list[int]
     placed: list[tuple[NodeId, str | None]]
     hidden: frozenset[int] = frozenset()
+    speed: SpeedCurve = UNMEASURED
     added: list[Placement] = field(default_factory=list)
+
+    @property
+    def may_grow(self) -> bool:
+        """Whether replicas are missing that would make it faster."""
+        return bool(self.lacking) and not self.speed.is_saturated(len(self.placed))
+
+    @property
+    def gain(self) -> float:
+        """Relative gain in speed by the next replica, per GPU."""
+        request = self.role.request
+        return self.speed.gain(len(self.placed)) / (request.gpu_count + request.gpu_milli / 1000 or 1.0)
 
     @classmethod
     def of_start(
@@ -56,7 +71,9 @@ class Growth:
         placed = [(p.node, p.gpu_model) for p in placements if p.role == role.role]
         lacking = list(range(role.replicas, role.most or 0))
         age = job.queued_at.timestamp()
-        return cls(job.job_id, job.project, job.user, job.priority, age, job.gang, role, lacking, placed, hidden)
+        return cls(
+            job.job_id, job.project, job.user, job.priority, age, job.gang, role, lacking, placed, hidden, job.speed
+        )
 
     @classmethod
     def of_running(
@@ -65,7 +82,7 @@ class Growth:
         project, user = (running.project, running.user) if running is not None else ("", "")
         age = job.queued_at.timestamp()
         lacking, placed = list(job.indices), list(job.placed)
-        return cls(job.job_id, project, user, job.priority, age, job.gang, role, lacking, placed, hidden)
+        return cls(job.job_id, project, user, job.priority, age, job.gang, role, lacking, placed, hidden, job.speed)
 
 
 class Grower:
@@ -86,7 +103,7 @@ class Grower:
         """
         # The GPU headroom may have shrunk since.
         self._refused -= {id(demand) for demand in self._demands.values() if demand.respects_headroom}
-        heap = [(self._key(growth), growth) for growth in growths if growth.lacking]
+        heap = [(self._key(growth), growth) for growth in growths if growth.may_grow]
         heapify(heap)
         has_grown = False
         while heap:
@@ -95,7 +112,7 @@ class Grower:
                 heappop(heap)
                 continue
             has_grown = True
-            if growth.lacking:
+            if growth.may_grow:
                 heapreplace(heap, (self._key(growth), growth))
             else:
                 heappop(heap)
@@ -106,7 +123,7 @@ class Grower:
         if self.shares.policy.is_fair:
             project_share = self.shares.project_share(growth.project)
             user_share = self.shares.user_share(growth.project, growth.user)
-        return -growth.priority, project_share, user_share, growth.age, growth.job_id
+        return -growth.priority, project_share, user_share, -growth.gain, growth.age, growth.job_id
 
     def _give(self, growth: Growth, ledger: Ledger, claimed: frozenset[int]) -> bool:
         role = growth.role

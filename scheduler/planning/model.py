@@ -12,6 +12,7 @@ from typing import Any
 from trainmaster.wire.jobs import INFEASIBLE_CODES
 
 from core.domain.ids import JobId, NodeId
+from core.domain.jobs.speed_curve import UNMEASURED, SpeedCurve
 from core.domain.sharing.policy import Policy
 from core.domain.sharing.quota import Quota as Quota  # noqa: PLC0414 (the planner speaks of it, too)
 from core.domain.sharing.resources import Amounts, Gang
@@ -58,7 +59,7 @@ class QueuedGang:
     ``queued_at``, which a preempted job keeps. ``room_since``: since when victims are stopped or shrunk for it in its
     present wait (they carry its id as ``for_job``); it then precedes other jobs of its priority. ``is_preemptible``:
     as of a running job. ``overrun_s``: how much longer than ``max_run_time_s`` it may hold its resources until it is
-    stopped. ``earlier_s``: run time of its earlier attempts in seconds.
+    stopped. ``earlier_s``: run time of its earlier attempts in seconds. ``speed``: by replicas of its elastic role.
     """
 
     job_id: JobId
@@ -77,6 +78,7 @@ class QueuedGang:
     is_preemptible: bool = True
     overrun_s: float = 0.0
     earlier_s: float = 0.0
+    speed: SpeedCurve = UNMEASURED
 
     @property
     def max_hold_s(self) -> float:
@@ -99,6 +101,7 @@ class QueuedGang:
             attained_gpu_s=self.attained_gpu_s,
             estimate=self.estimate,
             earlier_s=self.earlier_s,
+            speed=self.speed,
             **others,
         )
 
@@ -117,7 +120,7 @@ class RunningGang:
     ``indices``: index of each replica within its role, in the order of ``nodes``; if empty, 0, 1, 2 … per role.
     ``is_part``: replicas that leave an elastic gang which itself runs on: resources without a job of their own.
     ``earlier_s``: run time of earlier attempts in seconds, without the present one. ``is_endless``: it serves an
-    endpoint until that is removed.
+    endpoint until that is removed. ``speed``: by replicas of its elastic role.
     """
 
     job_id: JobId
@@ -141,13 +144,14 @@ class RunningGang:
     is_part: bool = False
     earlier_s: float = 0.0
     is_endless: bool = False
+    speed: SpeedCurve = UNMEASURED
 
 
 @dataclass(frozen=True, slots=True)
 class GrowingGang:
     """An elastic job that runs below its maximum. ``indices``: indices of the missing replicas.
 
-    ``placed``: node and GPU model of each running replica of the elastic role.
+    ``placed``: node and GPU model of each running replica of the elastic role. ``speed``: by replicas of that role.
     """
 
     job_id: JobId
@@ -156,6 +160,7 @@ class GrowingGang:
     gang: Gang
     indices: tuple[int, ...]
     placed: tuple[tuple[NodeId, str | None], ...] = ()
+    speed: SpeedCurve = UNMEASURED
 
 
 @dataclass(frozen=True, slots=True)

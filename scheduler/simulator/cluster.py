@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from core.domain.ids import JobId, NodeId
+from core.domain.jobs.speed_curve import SpeedCurve
 from core.domain.sharing.gpus import WHOLE_GPU, accepted_models, device_for_part, in_order_of_size
 from core.domain.sharing.policy import Policy
 from core.domain.sharing.resources import Amounts, Gang, ResourceRequest
@@ -95,7 +96,7 @@ class SimulatedRun:
             stopping_for=self.stops_for,
         )
 
-    def growing(self) -> GrowingGang | None:
+    def growing(self, speed: SpeedCurve) -> GrowingGang | None:
         """``None`` if it has its maximum of replicas."""
         job = self.job
         role = job.gang.elastic
@@ -104,9 +105,9 @@ class SimulatedRun:
         placed_replicas = [placement for placement in self.placements if placement.role == role.role]
         lacking = sorted(set(range(role.most or 0)) - {placement.index for placement in placed_replicas})
         placed = tuple((placement.node, placement.gpu_model) for placement in placed_replicas)
-        return (
-            GrowingGang(job.job_id, job.priority, job.queued_at, job.gang, tuple(lacking), placed) if lacking else None
-        )
+        if not lacking:
+            return None
+        return GrowingGang(job.job_id, job.priority, job.queued_at, job.gang, tuple(lacking), placed, speed)
 
 
 class SimulatedCluster:
@@ -135,7 +136,11 @@ class SimulatedCluster:
             nodes=tuple(self.nodes.values()),
             queued=tuple(self.queued.values()),
             running=tuple(self._views.values()),
-            growing=tuple(view for running in self.running.values() if (view := running.growing()) is not None),
+            growing=tuple(
+                view
+                for job_id, running in self.running.items()
+                if (view := running.growing(self._views[job_id].speed)) is not None
+            ),
             accounts=self.accounts,
             bookings=self.bookings,
             policy=self.policy,

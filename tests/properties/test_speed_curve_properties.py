@@ -93,6 +93,13 @@ def test_a_program_that_got_no_faster_is_saturated_and_one_that_did_is_not() -> 
     assert not SpeedCurve.measured([SpeedPoint(2, 11.8, 60), SpeedPoint(4, 20.1, 60)]).is_saturated(4)
 
 
+def test_a_dip_before_a_faster_size_does_not_stop_growth() -> None:
+    # The second worker is on another node, and four have a node each.
+    dip = SpeedCurve.measured([SpeedPoint(1, 10, 60), SpeedPoint(2, 9, 60), SpeedPoint(4, 20, 60)])
+    assert dip.gain(1) == pytest.approx(1 / 3)
+    assert not dip.is_saturated(1)
+
+
 def test_an_earlier_job_tells_the_shape_and_not_the_scale() -> None:
     earlier = [SpeedPoint(2, 10, 600), SpeedPoint(4, 10.5, 600)]
     own = [SpeedPoint(2, 50, 60)]

@@ -91,9 +91,15 @@ class SpeedCurve:
         return speed
 
     def gain(self, replicas: int) -> float:
-        """By how much the next replica speeds the job up, as a fraction of the present speed; 0 if it does not."""
+        """By how much the next replica speeds the job up, as a fraction of the present speed; 0 if it does not.
+
+        The mean on the way to a larger measured size, if that is more: a dip in between does not stop growth.
+        """
         now = self.speed(replicas)
-        return max(0.0, self.speed(replicas + 1) / now - 1) if now > 0 else 0.0
+        if now <= 0:
+            return 0.0
+        sizes = [replicas + 1, *(point.replicas for point in self.points if point.replicas > replicas + 1)]
+        return max(0.0, *((self.speed(size) / now - 1) / (size - replicas) for size in sizes))
 
     def efficiency(self, replicas: int) -> float:
         """What the next replica adds, relative to what the present ones do on average: 1 if speed is linear."""
@@ -102,6 +108,9 @@ class SpeedCurve:
     def is_saturated(self, replicas: int) -> bool:
         """Whether measurements at two sizes or more show that further replicas make the job hardly faster."""
         return len(self.points) > 1 and self.efficiency(replicas) < LEAST_EFFICIENCY
+
+
+UNMEASURED: Final = SpeedCurve()
 
 
 def _usable(points: Iterable[SpeedPoint]) -> tuple[SpeedPoint, ...]:

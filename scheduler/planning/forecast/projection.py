@@ -387,7 +387,9 @@ def _growing(view: RunningGang) -> GrowingGang | None:
     lacking = tuple(sorted(set(range(role.most or 0)) - {index for _, index in elastic_members}))
     models = view.gpu_models or (None,) * len(view.nodes)
     placed = tuple((view.nodes[position][1], models[position]) for position, _ in elastic_members)
-    return GrowingGang(view.job_id, view.priority, view.queued_at, view.gang, lacking, placed) if lacking else None
+    if not lacking:
+        return None
+    return GrowingGang(view.job_id, view.priority, view.queued_at, view.gang, lacking, placed, view.speed)
 
 
 def _returning(view: RunningGang) -> QueuedGang | None:

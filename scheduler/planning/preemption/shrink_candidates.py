@@ -1,11 +1,12 @@
-"""Shrink candidates: replicas that elastic gangs can give up; the newest first, never below the minimum
-or a guarantee.
+"""Shrink candidates: replicas that elastic gangs can give up; those with the least effect on speed first, of a gang
+the newest; never below the minimum or a guarantee.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from typing import Final
 
 from core.domain.ids import JobId
@@ -43,22 +44,29 @@ def uses_by_index(gang: RunningGang, cluster: ClusterIndex) -> list[tuple[int, N
 
 # Cost of losing one replica, in GPU-seconds per GPU: next to nothing, but fewer losses are better.
 _COST: Final = 1e-3
-# Extra cost of the oldest replica over the newest. Less than one more replica: fewer replicas matter more than newer
-# ones.
-_OLDEST: Final = 0.5
+# Extra costs of a replica without which the gang is half as fast, and of the oldest replica over the newest. Together
+# less than one more replica: fewer replicas matter more than which.
+_HALF_SPEED: Final = 0.8
+_OLDEST: Final = 0.05
 # Rank 0 broadcasts the state and writes the checkpoint: it leaves only if no other replica will do.
 _FIRST_RANK: Final = 0.9
 
 
 def shrinkable_replicas(gang: RunningGang, cluster: ClusterIndex) -> list[Evictable]:
-    """The elastic replicas of a gang above its minimum, the newest the cheapest."""
+    """The elastic replicas of a gang above its minimum, the newest the cheapest. The k-th newest costs what the gang
+    loses in speed by the k-th replica less.
+    """
     if not replicas_to_spare(gang):
         return []
     positions = dict(elastic_indices(gang))
     age_rank = {index: rank for rank, index in enumerate(sorted(positions, reverse=True))}
+    count = len(positions)
+    # A measured curve need not be concave, but the newest replica stays the cheapest.
+    losses = list(accumulate((min(1.0, gang.speed.gain(count - 1 - rank)) for rank in range(count)), max))
     replicas: list[Evictable] = []
     for index, use in uses_by_index(gang, cluster):
-        surcharge = _FIRST_RANK if positions[index] == 0 else _OLDEST * age_rank[index] / len(age_rank)
+        rank = age_rank[index]
+        surcharge = _FIRST_RANK if positions[index] == 0 else _HALF_SPEED * losses[rank] + _OLDEST * rank / count
         replicas.append(Evictable(gang, (use,), _COST * max(1, use[1].gpu_count) * (1 + surcharge), index))
     return replicas
 
