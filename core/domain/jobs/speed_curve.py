@@ -79,7 +79,7 @@ class SpeedCurve:
         if 0 < at < len(points):
             low, high = points[at - 1], points[at]
             part = (replicas - low.replicas) / (high.replicas - low.replicas)
-            return low.work_per_s + part * (high.work_per_s - low.work_per_s)
+            return (1 - part) * low.work_per_s + part * high.work_per_s
         nearest = points[min(at, len(points) - 1)]
         serial, parallel = _fitted(points)
         speed = nearest.work_per_s * (serial + parallel / nearest.replicas) / (serial + parallel / replicas)
