@@ -56,7 +56,7 @@ NOUNS: Final = (
     "jobs.code",
     "archives",
     "nodes",
-    "volumes",
+    "volumes.routes",
     "quotas.routes",
     "projects",
     "policy.routes",

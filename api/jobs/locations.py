@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
 from trainmaster.spec import JobSpec
 
 from api.app.unit_of_work import AppContext
 from api.auth import Caller, ProjectMembership
+from api.volumes.access import access_refusal
 from core.domain.errors import InvalidSpec, NotFound, TrainmasterError
-from core.storage.registry import FOLDER as MODELS
-from core.storage.registry import is_place_of
 from core.storage.tree import LeavesVolume, Tree
 from core.storage.volumes import find_place, split_location, tree_of
 
@@ -31,7 +30,9 @@ def check_locations(context: AppContext, caller: Caller, member: ProjectMembersh
     Raises:
         InvalidSpec: all mistakes at once, each with its field.
     """
-    checker = _Checker(context, caller, member)
+    # The cached roles may be seconds old; ``member`` was just checked.
+    known = replace(caller, projects={**caller.projects, member.project_id: member})
+    checker = _Checker(context, known)
     if spec.input is not None:
         checker.check("input", *split_location(spec.input, field="input"), writes=False)
     for number, mount in enumerate(spec.mounts):
@@ -50,10 +51,9 @@ def check_locations(context: AppContext, caller: Caller, member: ProjectMembersh
 
 
 class _Checker:
-    def __init__(self, context: AppContext, caller: Caller, member: ProjectMembership) -> None:
+    def __init__(self, context: AppContext, caller: Caller) -> None:
         self.context = context
         self.caller = caller
-        self.member = member
         self.mistakes: list[dict[str, str | None]] = []
 
     def check(self, field: str, volume_name: str, path: str, *, writes: bool, must_exist: bool = True) -> None:
@@ -68,11 +68,11 @@ class _Checker:
             hint = "mount its storage on the platform's machine, and add that folder as a volume of kind local"
             self._add(field, message, hint)
             return
-        if writes and volume.is_read_only:
-            self._add(field, f"volume {volume_name!r} is read-only", "choose another volume to write to")
-        is_shared = volume_name == self.context.settings.default_volume
-        if is_shared and not self._check_owner(field, volume_name, path, writes=writes):
+        refusal = access_refusal(self.context.settings, self.caller, volume, path, writes=writes)
+        if refusal is not None:
+            self._add(field, refusal.message, refusal.hint)
             return  # the caller may not learn what exists there
+        is_shared = volume_name == self.context.settings.default_volume
         if volume.root is not None:
             self._check_path(field, tree_of(volume), volume_name, path, is_shared=is_shared, must_exist=must_exist)
 
@@ -92,28 +92,6 @@ class _Checker:
                 self._add(
                     field, f"{volume}/{path} cannot be read: {error.sentence}", "check the path and its permissions"
                 )
-
-    def _check_owner(self, field: str, volume: str, path: str, *, writes: bool) -> bool:
-        """On the default volume, the first folder is the project: only its members may use it.
-
-        Registered models are also on this volume: members may read those of their projects; no job may write to them.
-        """
-        own = {member.project for member in self.caller.projects.values()} | {self.member.project}
-        owner = path.partition("/")[0]
-        if owner == MODELS and writes:
-            self._add(field, f"{volume}/{path} has registered models, which are immutable", "mount it read-only")
-            return False
-        if not path and writes and self.caller.is_admin:  # other users may not mount the whole volume at all
-            hint = f"name a folder in it, such as {volume}/{self.member.project}"
-            self._add(field, f"{volume} as a whole includes registered models, which are immutable", hint)
-            return False
-        if self.caller.is_admin:
-            return True
-        is_own = owner in own or is_place_of(path, own)
-        if not is_own:
-            hint = f"begin the path with a project of yours, such as {volume}/{self.member.project}/…"
-            self._add(field, f"{volume}/{owner} does not belong to a project of yours", hint)
-        return is_own
 
     def _add(self, field: str, message: str, hint: str) -> None:
         self.mistakes.append({"path": field, "message": message, "hint": hint})

@@ -14,8 +14,9 @@ from typing import Any, Final
 
 from api.app.cache import CachedVolume
 from api.app.unit_of_work import AppContext
-from api.auth import Caller, Role, has_role
+from api.auth import Caller
 from api.protocols.kit.vertex_table import Table, table_of
+from api.volumes.access import access_refusal, may_use_volumes, projects_with_role
 from core.domain.errors import Conflict, Forbidden, InvalidRequest, NotFound
 from core.storage.registry import FOLDER as MODELS
 from core.storage.tree import LeavesVolume, Tree, split_path
@@ -124,8 +125,7 @@ def find_bucket(
     """
     if not _NAME.fullmatch(name):
         raise InvalidRequest(f"Invalid bucket name: '{name[:100]}'", field="bucket")
-    role: Role = "member" if writes else "viewer"
-    own = frozenset(each.project for each in caller.projects.values() if has_role(each.role, role))
+    own = projects_with_role(caller, "member" if writes else "viewer")
     shared = context.settings.default_volume
     own_name = (table_of(context) if table is None else table).bucket(name)
     volume, base = volume_of(context, own_name, own)
@@ -138,12 +138,15 @@ def find_bucket(
             f"Bucket {name} is a volume that the control plane does not see: it was registered without a root, so its "
             "files are reached from jobs only."
         )
-    if not base and own_name != shared and not _may_use_volumes(caller):
-        raise Forbidden(f"Bucket {name} is for members of projects; ask an admin of a project to take you in.")
-    if writes and volume.is_read_only:
+    is_shared = own_name == shared
+    if not is_shared:
+        refusal = access_refusal(context.settings, caller, volume, base, writes=writes)
+        if refusal is not None:
+            raise Forbidden(f"Bucket {name}: {refusal.message}; {refusal.hint}.")
+    elif writes and volume.is_read_only:
         raise Forbidden(f"Bucket {name} is a read-only volume; choose another one to write to.")
-    owners = own if own_name == shared and not caller.is_admin else None
-    return Bucket(name, volume.name, base, tree_of(volume), volume.is_read_only, own_name == shared, owners)
+    owners = own if is_shared and not caller.is_admin else None
+    return Bucket(name, volume.name, base, tree_of(volume), volume.is_read_only, is_shared, owners)
 
 
 def open_uri(
@@ -186,7 +189,7 @@ def open_bucket(context: AppContext, name: str) -> Bucket:
 def bucket_names(context: AppContext, caller: Caller) -> list[str]:
     """Names of all buckets that the caller may read: volumes, then project folders."""
     context.volumes.find(context.settings.default_volume, context.clock())
-    volumes = context.volumes.names() if _may_use_volumes(caller) else [context.settings.default_volume]
+    volumes = context.volumes.names() if may_use_volumes(caller) else [context.settings.default_volume]
     projects = {each.project for each in caller.projects.values()}
     return [*volumes, *sorted(projects - set(volumes))]
 
@@ -222,8 +225,3 @@ def object_path(name: str) -> str:
             field="name",
         )
     return path
-
-
-def _may_use_volumes(caller: Caller) -> bool:
-    """Jobs may read any registered volume, so callers who may run jobs may read volumes here."""
-    return caller.is_admin or any(has_role(each.role, "member") for each in caller.projects.values())

@@ -14,6 +14,7 @@ from api.protocols.kit.vertex_table import Table
 from api.protocols.vertex.names import VertexCall
 from api.protocols.vertex.training import tracking
 from api.protocols.vertex.training.specs import CustomJobSpec, Pool, Program
+from api.volumes.access import access_refusal
 from core.domain.errors import InvalidRequest, InvalidSpec, TrainmasterError
 from core.storage.tree import LeavesVolume
 
@@ -111,7 +112,7 @@ def _mounts(call: VertexCall, spec: CustomJobSpec, table: Table) -> list[dict[st
     for name, folder in _named(spec):
         try:
             bucket = find_bucket(call.context, call.caller, name, table=table)
-            mount = _mount(bucket, folder, call.parent.own, call.context.settings.folder_owner)
+            mount = _mount(call, bucket, folder)
         except TrainmasterError:
             if name in needed:
                 raise
@@ -132,23 +133,27 @@ def _named(spec: CustomJobSpec) -> Iterator[tuple[str, str]]:
     yield from _BUCKET.findall(spec.base_output)
 
 
-def _mount(bucket: Bucket, folder: str, project: str, owner: tuple[int, int] | None) -> dict[str, Any] | None:
-    """The mount of a bucket. Of the shared volume only the project's own folder is mounted.
-
-    ``owner``: (uid, gid) that gets the project's folder, so that its jobs may write to it.
+def _mount(call: VertexCall, bucket: Bucket, folder: str) -> dict[str, Any] | None:
+    """The mount of a bucket, read-only where the caller may only read. Of the shared volume only the project's own
+    folder is mounted. It is created if missing, and its jobs may write to it.
     """
     at, path = f"{GCS}/{bucket.name}", bucket.base
     if bucket.is_shared:
-        if folder != project:
+        if folder != call.parent.own:
             return None
-        at, path = f"{at}/{project}", project
+        at, path = f"{at}/{folder}", folder
+    settings, volume = call.context.settings, call.context.volumes.find(bucket.volume, call.context.clock())
+    is_writable = volume is not None and access_refusal(settings, call.caller, volume, path, writes=True) is None
     if path:
-        bucket.top.make_folder(path)
+        if is_writable:
+            bucket.top.make_folder(path)
         if bucket.top.is_link(path):
             raise LeavesVolume(f"{path} is a link, and is not followed.")
-        if owner is not None:
-            bucket.top.give_folder(path, owner)
-    return {"volume": bucket.volume, "path": path, "at": at, "read_only": bucket.is_read_only}
+        if is_writable and settings.folder_owner is not None:
+            bucket.top.give_folder(path, settings.folder_owner)
+        if not bucket.top.exists(path):
+            return None  # of a project of which the caller is a viewer, and which has no files yet
+    return {"volume": bucket.volume, "path": path, "at": at, "read_only": not is_writable}
 
 
 # --- errors ----------------------------------------------------------------------------------------------------------

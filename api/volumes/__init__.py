@@ -1,0 +1,1 @@
+"""Volumes: their registration, and who may read and write where on them."""
