@@ -1,6 +1,6 @@
-"""Writes ``docs/module-map.md``: every package with its purpose and its modules. ``--check`` only compares.
+"""Writes ``docs/module-map.md``: the packages with their purposes. ``--check`` only compares.
 
-The purpose is the first line of the package's docstring, so the page is as true as the code.
+The purpose is the first sentence of the package's docstring, so the page is as true as the code.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ ROOMS = (
 WIDTH = 120
 HEADER = """# Module map
 
-Every package with its purpose and its modules. Written by `python docs/module_map.py`; do not edit.
+The packages with their purposes; deeper ones say theirs in their `__init__.py`. Written by
+`python docs/module_map.py`; do not edit.
 [Architecture](architecture.md) says how they belong together.
 """
 
@@ -48,28 +49,20 @@ def render() -> str:
     sections = []
     for room in ROOMS:
         sections.append(f"\n## {room}\n")
-        sections += [describe(package, room) for package in packages(ROOT / room)]
+        sections += [describe(package) for package in packages(ROOT / room)]
     return HEADER + "\n".join(sections) + "\n"
 
 
-def packages(folder: Path) -> Iterator[Path]:
-    if (folder / "__init__.py").exists():
-        yield folder
-    for child in sorted(folder.iterdir()):
-        if child.is_dir() and child.name != "__pycache__":
-            yield from packages(child)
+def packages(room: Path) -> Iterator[Path]:
+    """The package ``room`` and those directly in it."""
+    yield from (init.parent for init in (room / "__init__.py", *sorted(room.glob("*/__init__.py"))))
 
 
-def describe(package: Path, room: str) -> str:
-    """One list item: the package's path below its room, its purpose, the names of its modules."""
-    purpose = (ast.get_docstring(ast.parse((package / "__init__.py").read_text(encoding="utf-8"))) or "").split("\n")[0]
-    modules = sorted(path.stem for path in package.glob("*.py") if path.stem != "__init__")
-    name = package.relative_to(ROOT / room).as_posix()
-    heading = f"- **{Path(room).name if name == '.' else name}**: {purpose}"
-    names = ", ".join(modules)
-    lines = textwrap.wrap(heading, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
-    lines += textwrap.wrap(names, WIDTH, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
-    return "\n".join(lines)
+def describe(package: Path) -> str:
+    """One list item: the package's name and its purpose."""
+    docstring = ast.get_docstring(ast.parse((package / "__init__.py").read_text(encoding="utf-8"))) or ""
+    purpose = " ".join(docstring.split("\n\n")[0].split()).split(". ")[0].rstrip(".:") + "."
+    return textwrap.fill(f"- **{package.name}**: {purpose}", WIDTH, subsequent_indent="  ", break_on_hyphens=False)
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ from api.http.paging import FILTER_LIMIT, FilterValues, PageParams, PageQuery, m
 from api.http.routing import json_response, new_router
 from api.jobs.routes import REPLAYED, IdempotencyKey
 from api.jobs.service import clone_name, digest_of, invalid_spec
-from api.studies import ask_tell, insight, service
+from api.studies import ask_tell, service
 from api.studies.access import StudyAccess, StudyMember, StudyViewer
 from api.studies.views import results, study_best, study_detail, study_views, trial_views
 from core.db.repositories.metrics.reads import SeriesFilter, StoredSeries, find_series, read_points
@@ -310,7 +310,7 @@ async def get_study_importance(
     ] = None,
 ) -> StudyImportance:
     """By PED-ANOVA, conditional parameters included. Cached until another trial has a result."""
-    return await insight.importance(context, study, metric)
+    return await service.importance(context, study, metric)
 
 
 @router.get(
@@ -329,7 +329,7 @@ async def get_study_prediction(
     ] = None,
 ) -> StudyPrediction:
     """An extrapolation of the best result with an 80 % interval, or the reason why there is none."""
-    return await insight.prediction(context, study, more)
+    return await service.prediction(context, study, more)
 
 
 @router.post(

@@ -9,25 +9,28 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
+from anyio import to_thread
 from pydantic import ValidationError
 from sqlalchemy.orm import Session
 from trainmaster.spec import SpecError
 from trainmaster.spec.error_messages import explain_error
 from trainmaster.studies import Budget, Space, StudySpec, parse_study, parse_study_text
-from trainmaster.wire.studies import StudyCreate, StudyExtend
+from trainmaster.wire.studies import StudyCreate, StudyExtend, StudyImportance, StudyPrediction
 
+from api.app.cache import LruCache
 from api.app.unit_of_work import AppContext, UnitOfWork
 from api.auth import Caller
-from api.forecasts.service import why_never
+from api.forecasts.service import answer, why_never
 from api.jobs.service import Submission, check_in_transaction, check_submission, invalid_spec
 from api.studies.access import StudyAccess
 from api.studies.views import results
+from core.db.repositories.questions import QuestionKind
 from core.db.repositories.studies import change_study, ended_trials, gpu_seconds, trial_counts
 from core.db.repositories.submission import KeyClaim, claim_key, find_key
 from core.db.tables import Study
 from core.domain.errors import Conflict, InvalidRequest, InvalidSpec, NotFound
 from core.domain.studies.budget import IGNORED_FAILURES, PAUSED_AT, resumed_start
-from core.domain.studies.results import values_of
+from core.domain.studies.results import best, values_of
 from core.domain.studies.states import StudyEvent, StudyState, TrialState, advance_study
 from core.domain.studies.trials import searched, size_of
 from core.ids import new_id
@@ -36,6 +39,11 @@ from core.wakeups import TOPIC_STUDY
 
 # Warm start: the best trials of each earlier study.
 _PRIOR_TRIAL_LIMIT: Final = 200
+_ANSWER_LIMIT: Final = 256
+_MAX_AHEAD: Final = 200  # trials ahead at most, unless the request states more
+_MIN_AHEAD: Final = 10
+
+_answers: Final = LruCache[tuple[Any, ...], Mapping[str, Any]](_ANSWER_LIMIT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -407,3 +415,55 @@ def _refused(field: str, sentence: str) -> InvalidSpec:
     return InvalidSpec(
         f"{field}: {sentence}.", field=field, errors=[{"path": field, "message": sentence, "hint": None}]
     )
+
+
+async def importance(context: AppContext, access: StudyAccess, metric: str | None) -> StudyImportance:
+    """The importance of the parameters for one metric; ``None``: for the only one, or for all metrics together.
+
+    Raises:
+        InvalidRequest: the study has no such metric.
+        Unavailable: no scheduler answers in time.
+    """
+    study_id, spec, count, _ = await to_thread.run_sync(_read_results, context, access)
+    names = [item.name for item in spec.metrics]
+    if metric is not None and metric not in names:
+        raise InvalidRequest(f"metric: the study has {', '.join(names)}, not {metric!r}.", field="metric")
+    reported_metric = metric or (names[0] if len(names) == 1 else None)
+    question = {"study_id": study_id, "what": "importance", "metric": reported_metric}
+    found = await _cached_answer(context, access, count, question)
+    return StudyImportance(metric=reported_metric, **found)
+
+
+async def prediction(context: AppContext, access: StudyAccess, more: int | None) -> StudyPrediction:
+    """The expected best after ``more`` trials; unstated: the rest of the budget or, without one, as many as there were.
+
+    Raises:
+        Unavailable: no scheduler answers in time.
+    """
+    study_id, spec, count, leader = await to_thread.run_sync(_read_results, context, access)
+    left = (spec.budget.trials or 0) - count
+    ahead = more or max(_MIN_AHEAD, min(left if left > 0 else count, _MAX_AHEAD))
+    question = {"study_id": study_id, "what": "prediction", "more": ahead}
+    found = await _cached_answer(context, access, count, question)
+    return StudyPrediction(metric=spec.metrics[0].name, best=leader, **found)
+
+
+def _read_results(context: AppContext, access: StudyAccess) -> tuple[str, StudySpec, int, float | None]:
+    with context.read() as work:
+        row, _ = access.load(work.session)
+        spec = StudySpec.model_validate(row.spec)
+        found = results(work.session, row.id, spec)
+    leader = best(found, spec.goals)
+    return row.id, spec, len(found), leader.values[0] if leader else None
+
+
+async def _cached_answer(
+    context: AppContext, access: StudyAccess, count: int, question: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """The scheduler's answer, cached as long as no further trial has a result."""
+    key = (count, *sorted((name, str(value)) for name, value in question.items()))
+    known = _answers.get(key)
+    if known is None:
+        known = await answer(context, access.caller, QuestionKind.STUDY, question)
+        _answers.put(key, known)
+    return known

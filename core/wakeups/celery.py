@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from celery import Celery
 
-from core.wakeups.base import TOPIC_ENDPOINT, TOPIC_FORECAST, TOPIC_MODELS, TOPIC_RECONCILE, TOPIC_STUDY, TOPIC_TICK
+from core.wakeups import TOPIC_ENDPOINT, TOPIC_FORECAST, TOPIC_MODELS, TOPIC_RECONCILE, TOPIC_STUDY, TOPIC_TICK
 
 TASK_OF_TOPIC: Final = {
     TOPIC_TICK: "trainmaster.tick",

@@ -29,9 +29,8 @@ from core.domain.errors import Conflict, NotFound, StaleWrite, TrainmasterError,
 from core.domain.jobs.states import JobState
 from core.domain.model_versions import VersionEvent, VersionState
 from core.domain.studies.results import values_of
-from core.registry.lineage import lineage_of, lineage_of_upload
 from core.registry.sources import PlannedSource, SourceRequest, UploadedSource, find_below, find_source
-from core.registry.versions import Author, record_change
+from core.registry.versions import Author, lineage_of, lineage_of_upload, record_change
 from core.storage.registry import KnownFile, PlannedFile, VersionDraft, digest_of
 from core.storage.tree import Tree
 from core.storage.volumes import job_output, tree_of

@@ -7,18 +7,20 @@ distinguish tiny expectations (Ament et al., "Unexpected Improvements to Expecte
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
-from itertools import chain
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.special import erfcx
-from trainmaster.studies import Goal
+from trainmaster.studies import Algorithm, Goal
 
 from scheduler.tuning.encoding import Rows, UnitCube
+from scheduler.tuning.engine import sample_points
 from scheduler.tuning.gaussian_process import GaussianProcess, fit_kernel, normalised
 from scheduler.tuning.request import Proposal, ProposalRequest, thinned
 
@@ -31,11 +33,14 @@ _NEAR: Final = 40
 _BEST: Final = 5
 _NEARNESS: Final = (0.2, 0.05, 0.01)
 _SEARCHES: Final = 6
-_STEPS: Final = 40
+_GOLDEN_STEPS: Final = 40
 # This fraction of the steps takes another value of a parameter without order.
 _JUMPS: Final = 0.2
 _LOG_ROOT_2PI: Final = 0.5 * math.log(2 * math.pi)
 _FAR: Final = -1e4
+# Golden-ratio steps fall on both halves of a circle evenly, also if only every n-th is used: some prefetched points
+# are never tried.
+_GOLDEN_STEP: Final = (math.sqrt(5) - 1) / 2
 
 
 def improvement_points(request: ProposalRequest, others: Sequence[Proposal] = ()) -> Iterator[Proposal]:
@@ -54,7 +59,7 @@ def improvement_points(request: ProposalRequest, others: Sequence[Proposal] = ()
     posterior = GaussianProcess(kernel, rows, values)
     drawn: list[Proposal] = []
     while True:
-        pending = cube.rows([trial.parameters for trial in chain(request.pending, others, drawn)])
+        pending = cube.rows([trial.parameters for trial in itertools.chain(request.pending, others, drawn)])
         search = _Search(cube, _expected_improvement(posterior, values, pending, chance), rows, values, chance)
         drawn.append(Proposal(search.best()))
         yield drawn[-1]
@@ -189,8 +194,29 @@ class _Search:
 
         bounds = [(0.0, 1.0)] * int(free.sum())
         optimum = minimize(
-            negative_improvement, row[free], jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": _STEPS}
+            negative_improvement,
+            row[free],
+            jac=True,
+            method="L-BFGS-B",
+            bounds=bounds,
+            options={"maxiter": _GOLDEN_STEPS},
         )
         climbed = row.copy()
         climbed[free] = np.clip(optimum.x, 0.0, 1.0)
         return climbed
+
+
+def interleave(request: ProposalRequest, offset: int = 0) -> Iterator[Proposal]:
+    """An endless stream of points of TPE and of a Gaussian process, which learn from the results of both.
+
+    Each counts as pending for the next ones of either algorithm. The proposal number determines the algorithm. A point
+    that may not be tried uses up the turn: what one algorithm can only repeat, the other may leave.
+    """
+    by_tpe: list[Proposal] = []
+    by_process: list[Proposal] = []
+    tpe = sample_points(replace(request, algorithm=Algorithm.TPE), by_process)
+    process = improvement_points(request, by_tpe)
+    for place in itertools.count(request.index + offset):
+        drawn, source = (by_tpe, tpe) if place * _GOLDEN_STEP % 1.0 < 0.5 else (by_process, process)
+        drawn.append(next(source))
+        yield drawn[-1]

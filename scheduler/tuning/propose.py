@@ -147,7 +147,7 @@ def _drawn(request: ProposalRequest, offset: int) -> Iterator[Proposal]:
         case Algorithm.TPE | Algorithm.GP | Algorithm.AUTO if len(request.finished) < startup_trials(request.space):
             return _spread(request, offset)
         case Algorithm.AUTO:
-            from scheduler.tuning.interleaved import interleave
+            from scheduler.tuning.expected_improvement import interleave
 
             return interleave(request, offset)
         case Algorithm.GP if len(request.goals) == 1 and not gp_may_draw(request.space):

@@ -28,7 +28,7 @@ _LOADED: Final[Mapping[Algorithm, tuple[str, ...]]] = {
     Algorithm.TPE: ("scheduler.tuning.engine",),
     Algorithm.CMA_ES: ("scheduler.tuning.engine",),
     Algorithm.GP: ("scheduler.tuning.engine", "scheduler.tuning.expected_improvement"),
-    Algorithm.AUTO: ("scheduler.tuning.interleaved",),
+    Algorithm.AUTO: ("scheduler.tuning.engine", "scheduler.tuning.expected_improvement"),
 }
 _IN_A_PROCESS: Final = (Algorithm.GP, Algorithm.AUTO)
 # Memo key of a proposal: the algorithm that could not draw it.

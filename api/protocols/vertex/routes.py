@@ -19,7 +19,7 @@ from api.protocols.vertex.metadata.routes import router as metadata
 from api.protocols.vertex.names import PARENT, PARENT_OF_PROGRESS, ParentDep, RawBody, ReadCall, ResourceId, WriteCall
 from api.protocols.vertex.operations import router as operations
 from api.protocols.vertex.paging import ListQuery, ListQueryDep
-from api.protocols.vertex.registry import model_updates, models
+from api.protocols.vertex.registry import models
 from api.protocols.vertex.serving import deploying, endpoints, predicting, uploads
 from api.protocols.vertex.tensorboards.routes import router as tensorboards
 from api.protocols.vertex.vertex_route import VertexRoute
@@ -61,7 +61,7 @@ def update_model(
     call: WriteCall,
     updateMask: Annotated[str, Query(max_length=1000)] = "",  # noqa: N803
 ) -> Response:
-    return answer(model_updates.update(call, resource, body, updateMask))
+    return answer(models.update(call, resource, body, updateMask))
 
 
 @router.delete(f"{_MODEL}:deleteVersion")

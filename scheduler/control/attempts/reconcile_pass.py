@@ -38,11 +38,15 @@ from scheduler.control.attempts.launching.commands import (
 from scheduler.control.attempts.launching.environment import attempt_context, environment_note
 from scheduler.control.attempts.launching.replica_orders import OrderContext, addresses_of, check_paths
 from scheduler.control.attempts.launching.resume import ResumeSources, explicit_path, find_resume_path, load_sources
-from scheduler.control.attempts.launching.startup_status import STARTUP_QUIET_TIME, startup_status, write_startup_status
 from scheduler.control.attempts.reconcile_result import ReconcileOutcome, ReconcilerCache, ReconcileResult, fingerprint
 from scheduler.control.attempts.spool_drain import delete_spool, drain_spool
 from scheduler.control.attempts.storage.attempt_loader import AttemptRows
-from scheduler.control.attempts.storage.attempt_writer import AttemptWriter
+from scheduler.control.attempts.storage.attempt_writer import (
+    STARTUP_QUIET_TIME,
+    AttemptWriter,
+    startup_status,
+    write_startup_status,
+)
 from scheduler.control.attempts.storage.effects import (
     Effects,
     LoadOrderInputs,

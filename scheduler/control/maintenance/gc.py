@@ -1,11 +1,12 @@
-"""Garbage collection in the executor, the database and on the disk. Each step may be repeated; none depends on
-another. Orphaned attempts in the executor are left alone for a while: of which database they are, and since when they
-are known, is written down.
+"""Garbage collection in the executor, the database and on the disk, of checkpoints by their jobs' retention rules. Each
+step may be repeated; none depends on another. Orphaned attempts in the executor are left alone for a while: of which
+database they are, and since when they are known, is written down.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -17,8 +18,10 @@ from sqlalchemy.orm import Session
 from core.db.bootstrap import ensure_database_id
 from core.db.engine import UntypedRow, unit_of_work
 from core.db.repositories import forecast_records, vertex_records
+from core.db.repositories.checkpoints import complete_of, forget, pinned_paths, used_paths
 from core.db.repositories.events import append_event
 from core.db.repositories.metrics import writes
+from core.db.repositories.metrics.steps import values_at
 from core.db.tables import (
     Attempt,
     Event,
@@ -31,20 +34,24 @@ from core.db.tables import (
     MlflowModelVersion,
     MlflowRun,
     Orphan,
+    Retention,
     TensorBoardLink,
     Token,
 )
-from core.domain.errors import ExecutorTryAgain
+from core.domain.errors import ExecutorTryAgain, TrainmasterError
 from core.domain.ids import AttemptId
+from core.domain.jobs.retention import RetentionCandidate, RetentionRule, checkpoints_to_delete
 from core.domain.jobs.states import JobState
+from core.inspection.discovery import CheckpointFiles
 from core.settings import Settings
 from core.storage.archives import ArchiveStore, gc_archives
 from core.storage.optuna_tables import gc_tables
+from core.storage.tree import Tree
+from core.storage.volumes import job_output
 from scheduler.control import fence
 from scheduler.control.attempts.launching.commands import log_unkilled
 from scheduler.control.context import ControlContext
 from scheduler.control.journal import SCHEDULER, Journal
-from scheduler.control.maintenance.checkpoint_retention import apply_retention
 from scheduler.control.planning.plan_log import prune
 from scheduler.control.planning.quarantine_updates import delete_old_failures
 
@@ -69,6 +76,10 @@ EVENT_BATCH_SIZE: Final = 500
 _EVENT_BATCHES: Final = 40
 _METRIC_BATCH: Final = 20  # jobs whose metrics are deleted at once
 _TERMINAL: Final = tuple(state.value for state in JobState if state.is_terminal)
+# An ended job writes no more: its rule is applied for so long after its end, or after the rule was set.
+_APPLY_AFTER_END: Final = timedelta(days=1)
+# Of one job at once: the next run is minutes away, and other jobs wait.
+_MAX_DELETED: Final = 100
 
 
 def gc_executor(control: ControlContext) -> int:
@@ -356,3 +367,79 @@ def _steps(control: ControlContext, settings: Settings) -> Mapping[str, Callable
         "checkpoints": lambda: apply_retention(control),
         "archives": lambda: gc_archives(control.sessions, store, now=control.clock()),
     }
+
+
+def apply_retention(control: ControlContext) -> int:
+    """Delete the checkpoints that the rules give up; returns how many.
+
+    The newest checkpoint, pinned ones and those in use stay, whatever a rule says.
+    """
+    recent = control.clock() - _APPLY_AFTER_END
+    query = (
+        select(Retention.job_id)
+        .join(Job, Job.id == Retention.job_id)
+        .where(
+            Job.deleted_at.is_(None),
+            or_(Job.state.not_in(_TERMINAL), Job.finished_at > recent, Retention.updated_at > recent),
+        )
+        .order_by(Retention.job_id)
+    )
+    with unit_of_work(control.sessions, read_only=True) as session:
+        job_ids = session.scalars(query).all()
+    deleted = 0
+    for job_id in job_ids:
+        try:
+            deleted += _apply_rule(control, job_id)
+        except (TrainmasterError, OSError) as error:
+            log.warning("retention.failed", job=job_id, why=str(error))
+    return deleted
+
+
+def _apply_rule(control: ControlContext, job_id: str) -> int:
+    with unit_of_work(control.sessions, read_only=True) as session:
+        job, retention = session.get(Job, job_id), session.get(Retention, job_id)
+        if job is None or retention is None:
+            return 0
+        rule = RetentionRule.from_json(retention.rule)
+        tree = job_output(session, job)
+        found = complete_of(session, job, tree)
+        candidates = _with_metric(session, job, rule, [candidate for candidate, _ in found])
+        protected = pinned_paths(session, job) | used_paths(session, job)
+    parts = {candidate.path: landed for candidate, landed in found}
+    expired = checkpoints_to_delete(rule, candidates, protected)
+    deleted = 0
+    for candidate in expired[:_MAX_DELETED]:
+        deleted += _delete_checkpoint(control, job_id, tree, parts[candidate.path])
+    return deleted
+
+
+def _with_metric(
+    session: Session, job: Job, rule: RetentionRule, found: Sequence[RetentionCandidate]
+) -> list[RetentionCandidate]:
+    """With the rule's metric as the job's processes reported it at the checkpoints' steps, where it came separately."""
+    metric = rule.metric
+    if metric is None:
+        return list(found)
+    steps = [candidate.step for candidate in found if candidate.step is not None and metric not in candidate.metrics]
+    values = values_at(session, job.id, steps, [metric])
+    return [
+        candidate
+        if candidate.step is None or metric in candidate.metrics
+        else replace(candidate, metrics=values[candidate.step])
+        for candidate in found
+    ]
+
+
+def _delete_checkpoint(control: ControlContext, job_id: str, tree: Tree, landed: CheckpointFiles) -> bool:
+    """Whether it was deleted: since the rule was applied, a user may have pinned it, or a job gone on from it."""
+    with unit_of_work(control.sessions) as session:
+        job = session.get(Job, job_id)
+        if job is None or landed.path in pinned_paths(session, job) | used_paths(session, job):
+            return False
+        forget(session, job, landed.path)
+        Journal(session, job.project_id, job.id).add(
+            "checkpoint.deleted", f"{landed.path}, by the job's retention", at=control.clock()
+        )
+    for part in landed.parts:
+        tree.delete(part)
+    return True

@@ -23,7 +23,7 @@ from scheduler.tuning import (
     ProposalRequest,
     choose_algorithm,
     chosen_algorithm,
-    interleaved,
+    expected_improvement,
     propose,
 )
 from scheduler.tuning.propose import has_gaussian_process, key_of, shuffled
@@ -185,11 +185,11 @@ def test_in_turns_each_knows_of_the_others_points_and_both_draw_about_half(monke
 
         return points
 
-    monkeypatch.setattr(interleaved, "sample_points", source("tpe"))
-    monkeypatch.setattr(interleaved, "improvement_points", source("process"))
+    monkeypatch.setattr(expected_improvement, "sample_points", source("tpe"))
+    monkeypatch.setattr(expected_improvement, "improvement_points", source("process"))
 
     def names(index: int, length: int) -> list[str]:
-        found = interleaved.interleave(ProposalRequest(PLAIN, Algorithm.AUTO, MIN, 7, index))
+        found = expected_improvement.interleave(ProposalRequest(PLAIN, Algorithm.AUTO, MIN, 7, index))
         return [one.parameters["who"] for one in islice(found, length)]
 
     whole = names(0, 400)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
@@ -29,7 +30,7 @@ from api.protocols.vertex.filters import field_reader, parse_filter
 from api.protocols.vertex.long_running import deletion_view, operation_not_found
 from api.protocols.vertex.names import Parent, VertexCall
 from api.protocols.vertex.paging import Keyset, ListQuery, list_page, read_order
-from api.protocols.vertex.proto import OUTPUT_ONLY, Message
+from api.protocols.vertex.proto import OUTPUT_ONLY, Message, snake
 from api.protocols.vertex.serving.containers import read_container
 from api.protocols.vertex.training import jobs
 from core.db.engine import UntypedRow
@@ -76,6 +77,10 @@ _TIMES: Final = {"create_time": Model.created_at, "update_time": Model.updated_a
 _NAME: Final = 63  # characters of a model's name
 _CHANCE: Final = 3  # bytes that tell models of one display name apart
 _MODEL: Final = re.compile(r"(?:projects/[^/]+/locations/[^/]+/models/)?(?P<id>[\w-]+)(?:@[\w-]+)?")
+# Fields that ``models.patch`` changes.
+_MODEL_UPDATES: Final = ("displayName", "description", "labels")
+_VERSION_UPDATES: Final = ("versionDescription", "labels")
+_DESCRIPTION: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,3 +393,92 @@ def view(
 
 def _times_of(row: Model) -> dict[str, datetime]:
     return {"create_time": row.created_at, "update_time": row.updated_at}
+
+
+def update(call: VertexCall, resource_id: str, raw: Any, update_mask: str) -> dict[str, Any]:
+    """``models.patch``: the updated model. Fields outside the mask stay, even if sent: clients send the whole resource.
+
+    ``models/<id>`` and ``models/<id>@-`` are the model, ``models/<id>@2`` is the version.
+
+    Raises:
+        InvalidRequest: the mask is empty, or names an immutable field.
+        NotServed: it names a field that this platform does not have.
+        Conflict: it names a version's field for a model, or a model's field for a version.
+        NotFound, Forbidden
+    """
+    message = Message(raw, "model")
+    message.refuse_unknown_fields(SERVED, absent=ABSENT)
+    model_id, _, version_ref = resource_id.removesuffix("@-").partition("@")
+    named = _named(update_mask, is_version=bool(version_ref))
+    common = jobs.read_common(Message({**raw, "displayName": message.raw("displayName") or "-"}, message.path))
+    if "displayName" in named:
+        jobs.read_common(message)
+    texts = {name: message.text(name, _DESCRIPTION) for name in ("description", "versionDescription")}
+    ref = f"{model_id}@{version_ref}" if version_ref else model_id
+    with call.context.write() as work:
+        row, _ = find(work.session, call, ref, "member", verb="models.update")
+        models.lock_model(work.session, row.id)
+        model, version = find(work.session, call, ref, "member", verb="models.update")
+        if version_ref:
+            _change_version(version, named, texts["versionDescription"], common.labels)
+        else:
+            _change_model(work, model, version, named, {**texts, "displayName": common.display_name}, common.labels)
+        model.updated_at = version.updated_at = work.now
+        work.session.flush()
+        return view(work.session, call.parent, model, version, is_version=bool(version_ref))
+
+
+def _named(update_mask: str, *, is_version: bool) -> set[str]:
+    """The fields that the mask names, in camelCase."""
+    mask = Message.of_mask(update_mask)
+    mask.refuse_unknown_fields(SERVED, absent=ABSENT)
+    named = {name for name in SERVED if name in mask}
+    if not named:
+        raise InvalidRequest(
+            f"update_mask: Required field is not set: name what is to change, of a model "
+            f"{_listed(_MODEL_UPDATES)}, of a version {_listed(_VERSION_UPDATES)}.",
+            field="update_mask",
+        )
+    may, others = (_VERSION_UPDATES, _MODEL_UPDATES) if is_version else (_MODEL_UPDATES, _VERSION_UPDATES)
+    for name in sorted(named.difference(may)):
+        if name in others:
+            what, other = ("version", "models/<id>") if is_version else ("model", "models/<id>@<version>")
+            raise Conflict(f"update_mask: {snake(name)} is no field of a {what}; update {other} for it.")
+        raise InvalidRequest(
+            f"update_mask: {snake(name)} never changes; what may is {_listed(may)}.", field="update_mask"
+        )
+    return named
+
+
+def _change_model(
+    work: UnitOfWork,
+    model: Model,
+    default: ModelVersion,
+    named: set[str],
+    texts: Mapping[str, str],
+    labels: dict[str, str],
+) -> None:
+    """Labels are also set on the default version: both are merged in the view, so its old labels would stay visible."""
+    if "labels" in named:
+        model.labels = default.labels = labels
+    if "description" in named:
+        model.description = texts["description"]
+    changed = {"displayName": texts["displayName"]} if "displayName" in named else {}
+    if "description" in named and not model.description:
+        changed["description"] = ""
+    for version in work.session.scalars(models.versions_of(model.id)):
+        version.registration = {
+            **version.registration,
+            CHANGED: {**version.registration.get(CHANGED, {}), **changed},
+        }
+
+
+def _change_version(version: ModelVersion, named: set[str], description: str, labels: dict[str, str]) -> None:
+    if "labels" in named:
+        version.labels = labels
+    if "versionDescription" in named:
+        version.description = description
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return ", ".join(snake(name) for name in names)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final, cast
 
-from sqlalchemy import Table, bindparam, update
+from sqlalchemy import Table, bindparam, select, update
+from sqlalchemy.orm import Session
 
 from core.db.repositories.events import event_row
 from core.db.tables import Attempt, Job
 from core.domain.jobs.layout import Layout
 from core.domain.jobs.lifecycle import AttemptEvent, Effect, JobEvent, Move, ReplicaEvent, advance
-from core.domain.jobs.states import JobState
+from core.domain.jobs.states import JobState, ReplicaState
 from core.wakeups import TOPIC_STUDY, TOPIC_TICK
+from executors.base import Observation, Phase
 from scheduler.control.attempts.attempt_snapshot import AttemptFacts, GangMember, JobFacts, Stop, StopCause
 from scheduler.control.attempts.decision import Decision
 from scheduler.control.attempts.ending import AttemptEnd
@@ -22,7 +25,7 @@ from scheduler.control.attempts.storage.attempt_loader import AttemptRows
 from scheduler.control.attempts.storage.replica_writer import ReplicaWriter
 from scheduler.control.attempts.storage.statement_batch import StatementBatch
 from scheduler.control.attempts.worlds import WorldChange
-from scheduler.control.journal import EXECUTOR, SCHEDULER
+from scheduler.control.journal import EXECUTOR, SCHEDULER, Journal
 from scheduler.planning.model import WaitReasonCode
 
 # Built once; columns to change are given as parameters.
@@ -43,6 +46,11 @@ _CHANGE_JOB: Final = _TOUCH_JOB.where(_jobs.c.state == bindparam("expected_state
     generation=_jobs.c.generation + 1
 )
 _CHANGE_SAME_JOB: Final = _CHANGE_JOB.where(_jobs.c.generation == bindparam("expected_generation"))
+# Every start waits for so long.
+STARTUP_QUIET_TIME: Final = timedelta(seconds=5)
+_STARTING: Final = "starting"
+_STATUS_CHARS: Final = 2000
+_NUMBERS: Final = re.compile(r"\d+")
 
 
 class AttemptWriter:
@@ -291,3 +299,37 @@ def attained_service(rows: AttemptRows, members: Iterable[GangMember], now: date
     if len(found) < len(rows.members):
         return 0.0
     return max((seconds for _, seconds in lasted), default=0.0)
+
+
+def startup_status(members: Iterable[GangMember], observations: Sequence[Observation]) -> str:
+    """The detail of the first replica, by rank, that waits for something; empty: none does."""
+    shown = {(o.key.role, o.key.index, o.key.generation): o for o in observations}
+    for member in members:
+        observation = shown.get((member.role, member.index, member.generation))
+        if observation is not None and observation.phase is Phase.PENDING and observation.detail:
+            return f"{member.name}: {observation.detail}"[:_STATUS_CHARS]
+        if observation is None and member.state is ReplicaState.PENDING and member.detail:
+            return f"{member.name}: {member.detail}"[:_STATUS_CHARS]
+    return ""
+
+
+def write_startup_status(session: Session, rows: AttemptRows, sentence: str, now: datetime) -> None:
+    """Write it at the job, unless it is there already. The caller has checked the lease in this transaction.
+
+    The history gets an event for a new reason, not when only numbers in it change, as those of an image pull do.
+    """
+    job = rows.job
+    current = session.execute(select(Job.wait_reason).where(Job.id == job.id)).scalar_one() or {}
+    before = str(current.get("sentence", ""))
+    if before == sentence:
+        return
+    session.execute(
+        update(Job)
+        .where(Job.id == job.id, Job.state == JobState.STARTING.value)
+        .values(wait_reason={"code": _STARTING, "sentence": sentence, "numbers": {}}, updated_at=now)
+        .execution_options(synchronize_session=False)
+    )
+    if _NUMBERS.sub("", before) != _NUMBERS.sub("", sentence):
+        Journal(session, job.project_id, job.id, rows.attempt.id).add(
+            "attempt.waiting", sentence, at=now, actor=EXECUTOR
+        )

@@ -1,10 +1,10 @@
-"""``whatif``, ``explain`` and ``simulate``: forecasts, explanations and simulations by the planner."""
+"""``whatif``, ``explain`` and ``simulate``: forecasts, explanations, and simulations with a plot, by the planner."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -13,12 +13,13 @@ import typer
 
 from trainmaster.cli.jobs.spec_files import read_spec_argument
 from trainmaster.cli.jobs.verbs import changes_of
-from trainmaster.cli.planner import plots
 from trainmaster.cli.planner.queue import start_text
 from trainmaster.cli.terminal import options, output, session
 from trainmaster.cli.terminal.exits import WrongUse
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
     from trainmaster.client import Client
     from trainmaster.wire.forecasts import (
         ForecastView,
@@ -31,6 +32,27 @@ if TYPE_CHECKING:
     from trainmaster.wire.jobs import JobDetail
 
 _POLL_S: Final = 0.5
+_PLOT_ENDINGS: Final = (".svg", ".png", ".pdf")
+_SIDES: Final = ("as now", "what if")
+# Distinguishable with any colour vision (Okabe and Ito), and in black and white by their dashes.
+_LINE_STYLES: Final = (("#0072B2", "-"), ("#D55E00", "--"))
+_TIME_UNITS: Final = (("days", 86_400.0), ("hours", 3600.0), ("minutes", 60.0), ("seconds", 1.0))
+_PLOT_TIMES: Final = {
+    "waiting time,\nmean": "wait_mean_s",
+    "waiting time,\np99": "wait_p99_s",
+    "completion time,\nmean": "jct_mean_s",
+    "completion time,\nmedian": "jct_p50_s",
+    "completion time,\np99": "jct_p99_s",
+}
+_PLOT_STYLE: Final[Any] = {
+    "svg.fonttype": "none",  # text stays text, for search and screen readers
+    "svg.hashsalt": "trainmaster",  # reproducible files
+    "axes.grid": True,
+    "grid.color": "#DDDDDD",
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+}
 
 
 def register(root: typer.Typer) -> None:
@@ -243,7 +265,7 @@ def simulate(
         raise WrongUse("Either say what to simulate, or name a running simulation with --id.")
     timeout_s = options.seconds_of(timeout, "--timeout")
     if plot is not None:
-        plots.check(plot)
+        check_plot_path(plot)
     with session.client() as client:
         status = (
             client.get_simulation(simulation)
@@ -258,7 +280,7 @@ def simulate(
     else:
         _show(ended)
     if plot is not None:
-        plots.draw(ended, plot)
+        draw_plot(ended, plot)
 
 
 def _show(view: SimulationView) -> None:
@@ -359,3 +381,82 @@ def _rows(view: SimulationView) -> list[list[str]]:
     if not (view.before.gpu_allocation or view.after.gpu_allocation):
         del names["GPUs in use"]  # no GPUs, or no demand for them
     return [[title, cell(view.before, name), cell(view.after, name)] for title, name in names.items()]
+
+
+def check_plot_path(path: Path) -> None:
+    """Check before a long wait that a plot can be written to ``path``.
+
+    Raises:
+        WrongUse: the message says what to do.
+    """
+    if path.suffix not in _PLOT_ENDINGS:
+        raise WrongUse(f"--plot: {path.name!r} does not end in {', '.join(_PLOT_ENDINGS)}.")
+    if not path.parent.is_dir():
+        raise WrongUse(f"--plot: there is no folder {path.parent}.")
+    try:
+        import matplotlib as mpl  # noqa: F401 (whether it is installed)
+    except ImportError:
+        raise WrongUse("--plot needs matplotlib; install it with `pip install 'trainmaster[plots]'`.") from None
+
+
+def draw_plot(simulation: SimulationView, path: Path) -> None:
+    """Write the plot. Raises :class:`WrongUse` if the file cannot be written."""
+    check_plot_path(path)
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    sides = (simulation.before, simulation.after)
+    shares = [
+        (noun, [getattr(side, name) for side in sides])
+        for noun, name in (("GPUs", "gpus_over_time"), ("CPUs", "cpus_over_time"))
+    ]
+    shares = [(noun, runs) for noun, runs in shares if any(part for run in runs for _, part in run)]
+    waiting = [side.waiting_over_time for side in sides]
+    ends_s = [point[0] for runs in (*(runs for _, runs in shares), waiting) for run in runs for point in run]
+    unit, unit_s = _time_unit(max(ends_s, default=0.0))
+    with rc_context(_PLOT_STYLE):
+        figure = Figure(figsize=(11, 2.6 * (len(shares) + 2)), layout="constrained")
+        figure.suptitle(
+            f"{simulation.jobs} jobs from {simulation.since:%Y-%m-%d %H:%M} to {simulation.until:%Y-%m-%d %H:%M} UTC"
+        )
+        times, queue, *share_axes = figure.subplots(len(shares) + 2, 1)
+        _plot_times(times, [[getattr(side, name) for name in _PLOT_TIMES.values()] for side in sides])
+        _plot_over_time(queue, waiting, unit_s)
+        queue.set(title="Queue", ylabel="waiting jobs", xlabel=f"time since the first submission ({unit})")
+        for axes, (noun, runs) in zip(share_axes, shares, strict=True):
+            _plot_over_time(axes, [[[at_s, 100 * part] for at_s, part in run] for run in runs], unit_s)
+            axes.set(title=f"{noun} in use", ylabel="% of all", ylim=(0, 105))
+            axes.set_xlabel(f"time since the first submission ({unit})")
+        figure.legend(*times.get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
+        metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix)
+        try:
+            figure.savefig(path, dpi=150, metadata=metadata)
+        except OSError as error:
+            raise WrongUse(f"--plot: {path} cannot be written: {error.strerror or error}.") from error
+
+
+def _plot_times(axes: Axes, sides: Sequence[Sequence[float | None]]) -> None:
+    """Grouped bars; an unknown value (no job started or finished) has no bar."""
+    unit, unit_s = _time_unit(max((value for side in sides for value in side if value is not None), default=0.0))
+    for number, (side, name, (colour, _)) in enumerate(zip(sides, _SIDES, _LINE_STYLES, strict=True)):
+        places = [at + 0.4 * number - 0.2 for at in range(len(side))]
+        axes.bar(places, [0.0 if value is None else value / unit_s for value in side], 0.38, color=colour, label=name)
+    axes.set_xticks(range(len(_PLOT_TIMES)), list(_PLOT_TIMES))
+    axes.set(title="Times", ylabel=unit)
+
+
+def _plot_over_time(axes: Axes, runs: Sequence[Sequence[Sequence[float]]], unit_s: float) -> None:
+    """Step functions: each value holds until the next."""
+    for run, (colour, dashes) in zip(runs, _LINE_STYLES, strict=True):
+        if run:
+            axes.step(
+                [at_s / unit_s for at_s, _ in run], [value for _, value in run],
+                where="post", color=colour, linestyle=dashes, linewidth=1.8,
+            )  # fmt: skip
+    axes.set_xlim(left=0)
+    axes.set_ylim(bottom=0)
+
+
+def _time_unit(longest_s: float) -> tuple[str, float]:
+    """The largest unit in which the value is at least 2."""
+    return next(((name, unit_s) for name, unit_s in _TIME_UNITS if longest_s >= 2 * unit_s), _TIME_UNITS[-1])

@@ -18,7 +18,7 @@ from core.domain.jobs.exits import ExitCause
 from core.domain.metrics.points import Points
 from executors.base import ReplicaKey
 from executors.fake import Script
-from scheduler.control.maintenance.checkpoint_retention import apply_retention
+from scheduler.control.maintenance.gc import apply_retention
 
 _PATH = "/data/output/checkpoints/step-{}"
 ANN = Caller("user-1", "ann", True, frozenset(), "token-1", {})

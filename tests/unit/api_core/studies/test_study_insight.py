@@ -14,7 +14,7 @@ from starlette.testclient import TestClient
 
 from api.app.unit_of_work import AppContext
 from api.auth import Caller
-from api.studies import insight as asking
+from api.studies import service
 from core.db.engine import SessionFactory, unit_of_work
 from core.db.repositories import questions
 from core.db.repositories.questions import QuestionKind
@@ -65,7 +65,7 @@ def scheduler(monkeypatch: pytest.MonkeyPatch, sessions: SessionFactory, clock: 
         assert "error" not in found
         return found
 
-    monkeypatch.setattr(asking, "answer", answer)
+    monkeypatch.setattr(service, "answer", answer)
     return requested
 
 

@@ -5,7 +5,6 @@
 ``parent``            imports the framework, waits, and forks a runtime for each order
 ``child``             decides in each of the user's processes whether forking serves it, makes it look freshly started,
                       and ends it where it has used torch.distributed
-``interpreter_main``  runs the program from the interpreter's own C code, with no frame of ours below it
 ``pool_files``        files and locks of the folder that all of them share with the executor
 ====================  =================================================================================================
 

@@ -93,7 +93,7 @@ def _become_parent(parent_config: dict[str, Any], parent_folder: str, lock: int)
         os.dup2(opened, fd)
         os.close(opened)
     os.set_inheritable(lock, True)
-    # It never comes to the module: see `interpreter_main`.
+    # It never comes to the module: see `child.run_as_main`.
     os.execve(parent_config["python"], [parent_config["argv0"], "-m", "trainmaster_warm"], env)  # noqa: S606
 
 

@@ -9,7 +9,6 @@ import torch
 from trainmaster_train.horovod.controller.messages import ALLGATHER, ALLTOALL
 from trainmaster_train.horovod.reduction import Average, ReduceOp, Reduction, Sum, check_scatter_op, resolve_op
 from trainmaster_train.horovod.session import ProcessSet, set_number
-from trainmaster_train.horovod.torch import gradients
 from trainmaster_train.horovod.torch.basics import gang, global_process_set
 from trainmaster_train.horovod.torch.submit import (
     AnyHandle,
@@ -24,6 +23,8 @@ from trainmaster_train.horovod.torch.submit import (
     submit_broadcast,
     submit_reducescatter,
 )
+
+Tensor = torch.Tensor
 
 
 class NoneCompressor:
@@ -61,7 +62,6 @@ class Compression:
     fp16 = FP16Compressor
 
 
-Tensor = torch.Tensor
 Compressor = Any
 
 
@@ -106,9 +106,7 @@ def allreduce(
     reduction = Reduction(resolve_op(average, op), prescale_factor, postscale_factor, set_number(process_set))
     # Without a gradient, autograd would only cost.
     result = (
-        gradients.Allreduce.apply(small, name, reduction)
-        if small.requires_grad
-        else blocking_allreduce(small, name, reduction)
+        Allreduce.apply(small, name, reduction) if small.requires_grad else blocking_allreduce(small, name, reduction)
     )
     reduced: Tensor = compression.decompress(result, context)
     return reduced
@@ -168,7 +166,7 @@ def grouped_allreduce(
     """:func:`allreduce` of several tensors that go together."""
     small, contexts = zip(*(compression.compress(tensor) for tensor in tensors))
     reduction = Reduction(resolve_op(average, op), prescale_factor, postscale_factor, set_number(process_set))
-    results = gradients.GroupedAllreduce.apply(name, reduction, *small)
+    results = GroupedAllreduce.apply(name, reduction, *small)
     return [compression.decompress(result, context) for result, context in zip(results, contexts)]
 
 
@@ -231,7 +229,7 @@ def sparse_allreduce_async(
 
 def allgather(tensor: Tensor, name: Optional[str] = None, process_set: ProcessSet = global_process_set) -> Tensor:
     """The tensors of all ranks, concatenated by the first dimension, whose size may differ."""
-    result: Tensor = gradients.Allgather.apply(tensor, name, set_number(process_set))
+    result: Tensor = Allgather.apply(tensor, name, set_number(process_set))
     return result
 
 
@@ -262,7 +260,7 @@ def broadcast(
     tensor: Tensor, root_rank: int, name: Optional[str] = None, process_set: ProcessSet = global_process_set
 ) -> Tensor:
     """The tensor of ``root_rank`` (its global rank, also in a process set), in a new tensor on each rank."""
-    result: Tensor = gradients.Broadcast.apply(tensor, root_rank, name, set_number(process_set))
+    result: Tensor = Broadcast.apply(tensor, root_rank, name, set_number(process_set))
     return result
 
 
@@ -298,7 +296,7 @@ def alltoall(
         The rows from all ranks, in rank order; with ``splits`` also their number from each rank.
     """
     number = set_number(process_set)
-    output, received = gradients.Alltoall.apply(tensor, splits_of(tensor, splits, number), name, number)
+    output, received = Alltoall.apply(tensor, splits_of(tensor, splits, number), name, number)
     return output if splits is None else (output, received)
 
 
@@ -325,7 +323,7 @@ def reducescatter(
     """Average (or sum) of all tensors; each rank gets its share of the rows, the first ranks one more."""
     small, context = compression.compress(tensor)
     reduction = Reduction(check_scatter_op(op), prescale_factor, postscale_factor, set_number(process_set))
-    reduced: Tensor = compression.decompress(gradients.Reducescatter.apply(small, name, reduction), context)
+    reduced: Tensor = compression.decompress(Reducescatter.apply(small, name, reduction), context)
     return reduced
 
 
@@ -368,3 +366,91 @@ def grouped_reducescatter_async(
 ) -> AsyncHandle:
     reduction = Reduction(check_scatter_op(op), prescale_factor, postscale_factor, set_number(process_set))
     return submit_reducescatter(tensors, name, reduction, is_group=True)
+
+
+class Allreduce(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, name: Optional[str], reduction: Reduction) -> Any:
+        ctx.reduction = reduction
+        return blocking_allreduce(tensor, name, reduction)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return blocking_allreduce(gradients[0], None, ctx.reduction), None, None
+
+
+class GroupedAllreduce(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, name: Optional[str], reduction: Reduction, *tensors: Tensor) -> Any:
+        ctx.reduction = reduction
+        return tuple(submit_allreduce(tensors, name, reduction, is_group=True, will_wait=True).result())
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return (None, None, *submit_allreduce(gradients, None, ctx.reduction, is_group=True, will_wait=True).result())
+
+
+class Allgather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, name: Optional[str], process_set: int) -> Any:
+        ctx.process_set = process_set
+        ctx.rows = tensor.shape[0] if tensor.dim() else 0
+        return submit_allgather(tensor, name, process_set, will_wait=True).result()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        reduction = Reduction(Average, 1.0, 1.0, ctx.process_set)
+        reduced = blocking_allreduce(gradients[0], None, reduction)
+        rows = submit_allgather(torch.tensor([ctx.rows]), None, ctx.process_set, will_wait=True).result().tolist()
+        position = gang().engine.members(ctx.process_set).index(gang().ranks.rank)
+        return reduced.narrow(0, sum(rows[:position]), ctx.rows), None, None
+
+
+class Broadcast(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, root: int, name: Optional[str], process_set: int) -> Any:
+        ctx.root, ctx.process_set = root, process_set
+        return submit_broadcast(tensor, root, name, process_set, will_wait=True).result()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        reduction = Reduction(Average, 1.0, 1.0, ctx.process_set)
+        reduced = blocking_allreduce(gradients[0], None, reduction)
+        if gang().ranks.rank != ctx.root:
+            reduced = torch.zeros_like(reduced)
+        return reduced, None, None, None
+
+
+class Alltoall(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, splits: Tuple[int, ...], name: Optional[str], process_set: int) -> Any:
+        ctx.process_set = process_set
+        output, received = submit(
+            [tensor], ALLTOALL, name, process_set, splits=splits, with_splits=True, will_wait=True
+        ).result()
+        ctx.received = tuple(received.tolist())
+        ctx.mark_non_differentiable(received)
+        return output, received
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        back = submit([gradients[0]], ALLTOALL, None, ctx.process_set, splits=ctx.received, will_wait=True).result()
+        return back, None, None, None
+
+
+class Reducescatter(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, name: Optional[str], reduction: Reduction) -> Any:
+        ctx.reduction = reduction
+        return submit_reducescatter([tensor], name, reduction).result()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        gradient = gradients[0]
+        reduction: Reduction = ctx.reduction
+        if reduction.op == Average:
+            gradient = gradient / len(gang().engine.members(reduction.process_set))
+        scale = reduction.prescale * reduction.postscale
+        if scale != 1.0:
+            gradient = gradient * scale
+        return submit_allgather(gradient.contiguous(), None, reduction.process_set, will_wait=True).result(), None, None
