@@ -13,8 +13,16 @@ from celery import Celery
 from kombu.connection import Connection
 
 from core.settings import Settings
-from core.wakeups import TOPIC_ENDPOINT, TOPIC_FORECAST, TOPIC_MODELS, TOPIC_RECONCILE, TOPIC_STUDY, TOPIC_TICK
-from core.wakeups.celery import QUEUE_OF_TOPIC, TASK_OF_TOPIC
+from core.wakeups import (
+    QUEUE_OF_TOPIC,
+    TASK_OF_TOPIC,
+    TOPIC_ENDPOINT,
+    TOPIC_FORECAST,
+    TOPIC_MODELS,
+    TOPIC_RECONCILE,
+    TOPIC_STUDY,
+    TOPIC_TICK,
+)
 
 TICK: Final = TASK_OF_TOPIC[TOPIC_TICK]
 FORECAST: Final = TASK_OF_TOPIC[TOPIC_FORECAST]

@@ -9,7 +9,7 @@ import structlog
 from celery import Celery
 
 from core.domain.errors import IllegalTransition, Unavailable
-from core.wakeups.celery import TASK_OF_TOPIC
+from core.wakeups import TASK_OF_TOPIC
 from scheduler.messaging import celery_app
 from scheduler.messaging.fallback import Fallback
 from scheduler.messaging.wakeups import AppWakeup

@@ -13,8 +13,7 @@ from typing import Final
 import structlog
 from celery import Celery
 
-from core.wakeups import Wakeup, WakeupSocket
-from core.wakeups.celery import TASK_OF_TOPIC
+from core.wakeups import TASK_OF_TOPIC, Wakeup, WakeupSocket
 from core.work_queue import InFlight
 
 log = structlog.get_logger(__name__)

@@ -27,8 +27,7 @@ from core.db.engine import SessionFactory, make_engine, make_sessions, unit_of_w
 from core.db.tables import Attempt, Event, Job, Project, User
 from core.domain.sharing.resources import gang_of
 from core.settings import Settings
-from core.wakeups import TOPIC_RECONCILE, TOPIC_TICK
-from core.wakeups.celery import QUEUE_OF_TOPIC, CeleryWakeup
+from core.wakeups import QUEUE_OF_TOPIC, TOPIC_RECONCILE, TOPIC_TICK, CeleryWakeup
 from migrations import upgrade
 from tests.brokers import empty_broker
 

@@ -18,7 +18,7 @@ from core.db.engine import SessionFactory, unit_of_work
 from core.db.leases import TICK_DONE, mark
 from core.db.tables import Lease, LoginCode, Node, Orphan, User
 from core.settings import Settings
-from core.wakeups.celery import CeleryWakeup
+from core.wakeups import CeleryWakeup
 
 PAGE = {"Sec-Fetch-Site": "same-origin"}
 
