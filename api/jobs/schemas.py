@@ -8,14 +8,16 @@ from typing import Any, Final
 
 from sqlalchemy.orm import Session
 from trainmaster.spec import JobSpec
-from trainmaster.wire.jobs import JobDetail, JobView, TrialOf, WaitReasonView
+from trainmaster.wire.jobs import JobDetail, JobView, SpeedView, TrialOf, WaitReasonView
 
 from api.attempts import attempt_view, exit_view
 from core.db.engine import UntypedRow
+from core.db.repositories.job_speeds import earlier_points, points_of
 from core.db.repositories.jobs import NOT_RUN, RunSummary, newest_attempt, runs_of, view_row
 from core.db.repositories.queue import number_of
 from core.db.tables import Job
 from core.domain.jobs.progress_rate import progress_view
+from core.domain.jobs.speed_curve import LEAST_MEASURED_S, SpeedCurve, growth_note
 from core.domain.jobs.states import JobState
 from core.domain.sharing.resources import as_gpus
 from core.domain.sharing.wait_phrases import addressed_to, in_full
@@ -68,7 +70,7 @@ def job_view(row: UntypedRow, *, run: RunSummary, now: datetime) -> JobView:
 
 
 def load_detail(session: Session, job: Job, now: datetime) -> JobDetail:
-    """All details of one job. At most five SQL statements."""
+    """All details of one job. At most five SQL statements, of an elastic job eight."""
     row = view_row(session, job.id)
     found = newest_attempt(session, job.id) if row.attempt_count else None
     run = runs_of(session, [job.id]).get(job.id, NOT_RUN) if found else NOT_RUN
@@ -83,7 +85,24 @@ def load_detail(session: Session, job: Job, now: datetime) -> JobDetail:
         queue_position=position,
         attempt=attempt_view(*found) if found else None,
         trial=None if job.trial is None else TrialOf(**job.trial),
+        **_measured_speeds(session, job),
     )
+
+
+def _measured_speeds(session: Session, job: Job) -> dict[str, Any]:
+    role = next((role for role in job.gang["roles"] if len(role) > 6 and role[6] is not None), None)
+    if role is None:
+        return {}
+    points = points_of(session, job.id)
+    curve = SpeedCurve.measured(points, earlier_points(session, job))
+    return {
+        "speeds": [
+            SpeedView(replicas=point.replicas, steps_per_s=point.work_per_s, measured_s=point.measured_s)
+            for point in points
+            if point.measured_s >= LEAST_MEASURED_S
+        ],
+        "growth_note": growth_note(curve, role[0], role[1], role[6]),
+    }
 
 
 def fresh_detail(row: Mapping[str, Any], *, project: str, user: str, spec: JobSpec) -> JobDetail:

@@ -15,11 +15,12 @@ from trainmaster.wire.metrics import NewMetrics, Report, ReportItem
 
 from core.db.engine import insert_into
 from core.db.repositories.events import append_event
+from core.db.repositories.job_speeds import add_measurement
 from core.db.repositories.metrics.writes import NewMetricObject, StreamKey, add_metrics
 from core.db.tables import Attempt, Checkpoint, Event, Job, Replica
 from core.domain.errors import AttemptEnded, InvalidRequest, NotFound
 from core.domain.ids import AttemptId
-from core.domain.jobs import progress_rate
+from core.domain.jobs import progress_rate, speed_meter
 from core.domain.jobs.states import ReplicaState
 from core.domain.metrics.points import STEP_LIMIT, Points
 from core.domain.studies import metric_sources
@@ -74,14 +75,14 @@ def ingest_report(
     newest = max((item.seq for item in report.items), default=0)
     if newest > _SEQ_MASK or report.generation > _GENERATION_MAX or report.index > _INDEX_MAX:
         raise InvalidRequest("The report's numbers are out of range: seq, generation or index.", field="items")
-    replica, job, number = _lock_replica(session, attempt_id, report, now, is_spooled=is_spooled)
+    replica, job, number, world = _lock_replica(session, attempt_id, report, now, is_spooled=is_spooled)
     generation, last_seq = replica.report_seq >> _SEQ_BITS, replica.report_seq & _SEQ_MASK
     if generation < report.generation:
         last_seq = 0
     is_late = generation > report.generation or replica.generation > report.generation
     items = sorted((item for item in report.items if is_late or item.seq > last_seq), key=lambda item: item.seq)
 
-    taker = _ReportIngest(session, replica, job, now, is_late=is_late)
+    taker = _ReportIngest(session, replica, job, now, world=world, is_late=is_late)
     for item in items:
         taker.take(item)
     # Items of a late report cannot be distinguished from earlier ones, so its metrics have a batch number of their own.
@@ -103,7 +104,8 @@ def ingest_report(
 
 def _lock_replica(
     session: Session, attempt_id: AttemptId, report: Report, now: datetime, *, is_spooled: bool
-) -> tuple[Replica, Job, int]:
+) -> tuple[Replica, Job, int, int]:
+    """The replica, its job, and the number and world of its attempt."""
     row = session.execute(
         select(Replica, Job, Attempt.number, Attempt.ended_at, Attempt.world)
         .join(Attempt, Attempt.id == Replica.attempt_id)
@@ -121,17 +123,20 @@ def _lock_replica(
     # Spooled reports of an attempt with a single world cannot come from a removed replica.
     if not is_spooled or world > 1:
         _check_wanted(replica, report.generation, now, _LATE)
-    return replica, job, number
+    return replica, job, number, world
 
 
 class _ReportIngest:
     """Ingests the items of one report. ``progress``: the new value, ``None`` if unchanged."""
 
-    def __init__(self, session: Session, replica: Replica, job: Job, now: datetime, *, is_late: bool) -> None:
+    def __init__(
+        self, session: Session, replica: Replica, job: Job, now: datetime, *, world: int, is_late: bool
+    ) -> None:
         self.session = session
         self.now = now
         self.replica = replica
         self.job = job
+        self.world = world
         self.is_late = is_late  # of an earlier start of this replica: its files count, its progress does not
         self.progress: dict[str, Any] | None = None
         self.refusals: list[str] = []
@@ -176,7 +181,27 @@ class _ReportIngest:
             raise _Refused(f"more than {_METRIC_LIMIT} metrics")
         self.progress = {**before, **known, "metrics": metrics, "at": _utc(item.at).isoformat()}
         self.progress[progress_rate.KEY] = progress_rate.with_sample(self.progress, _utc(item.at).timestamp())
+        self._measure_speed(_utc(item.at).timestamp())
         self._note_points(item, self.progress.get("step"))
+
+    def _measure_speed(self, at_s: float) -> None:
+        """Attribute the steps of an elastic job to the number of replicas with which it ran them."""
+        progress, replica = self.progress, self.replica
+        role = next((role[0] for role in self.job.gang["roles"] if len(role) > 6 and role[6] is not None), None)
+        if role is None or replica.rank != 0 or progress is None or progress.get("step") is None:
+            return
+        world, meter = (self.world, replica.generation), speed_meter.meter_of(progress)
+        if meter is None or not speed_meter.is_current(meter, world):
+            layout = self.session.scalar(select(Attempt.layout).where(Attempt.id == replica.attempt_id)) or []
+            replicas = sum(member["role"] == role for member in layout)
+            progress[speed_meter.KEY] = speed_meter.new_meter(world, replicas, at_s)
+            return
+        progress[speed_meter.KEY], measured = speed_meter.advance_meter(meter, progress["step"], at_s)
+        if measured is not None and measured.replicas:
+            add_measurement(
+                self.session, self.job.id, measured.replicas,
+                steps=measured.steps, seconds=measured.seconds, now=self.now,
+            )  # fmt: skip
 
     def _note_points(self, item: ReportItem, step: float | None) -> None:
         """Store a progress item's metrics as points of its step, non-finite ones included."""

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -150,3 +151,47 @@ def test_a_horovod_script_trains_on_with_nothing_but_its_import_changed(
     assert {rank for _, rank, _ in alone} == {0}
     assert {pid for _, _, pid in steps("1", "2")} == {pid for _, _, pid in alone}  # the survivor keeps its process
     assert joined[0][0] > alone[-1][0]  # and gives its state to whoever joins
+
+
+# Its steps take as long with any number of workers.
+SATURATED = """
+import os, time
+import trainmaster_train as tm
+step = 0
+while True:
+    time.sleep(0.1)
+    step += 1
+    if os.environ["RANK"] == "0":
+        tm.progress(step)
+"""
+
+
+def test_a_job_that_more_workers_make_no_faster_stops_growing(platform: Any, eventually: Any) -> None:
+    milli = 1000 * (os.cpu_count() or 1)
+    command = [sys.executable, "-u", "-c", SATURATED]
+    workers = {"min": 1, "max": 3}
+    job = platform.client.submit({"name": "saturated", "workers": workers, "cpu": f"{milli // 4}m", "command": command})
+
+    def measured() -> dict[int, float]:
+        return {speed.replicas: speed.steps_per_s for speed in job.detail().speeds}
+
+    eventually(lambda: 3 in measured(), within_s=90, what="the speed with three workers")
+    blocker = platform.client.submit(
+        {
+            "name": "blocker",
+            "cpu": f"{milli * 2 // 5}m",
+            "command": [sys.executable, "-c", "import time; time.sleep(600)"],
+        }
+    )
+    eventually(lambda: job.detail().growth_note, within_s=90, what="the speed with two workers")
+    time.sleep(16)  # the planner reads speeds every 15 s
+    blocker.cancel()
+    blocker.wait(timeout_s=60)
+    time.sleep(5)  # several plans
+    shown = " ".join(platform.cli("show", job.id).stdout.split())
+    workers_now = [replica for replica in job.detail().attempt.replicas if replica.state == "running"]
+    job.cancel()
+    assert len(workers_now) == 2, story_of(job)
+    assert sorted(measured()) == [2, 3]
+    assert "2 workers: " in shown
+    assert "It does not grow beyond" in shown

@@ -162,6 +162,17 @@ class Replica(Base):
     )
 
 
+class JobSpeed(Base):
+    """Mean speed of an elastic job with so many ``replicas`` of its elastic role; ``measured_s``: seconds measured."""
+
+    __tablename__ = "job_speeds"
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
+    replicas: Mapped[int] = mapped_column(Integer, primary_key=True)
+    steps_per_s: Mapped[float] = mapped_column(Float)
+    measured_s: Mapped[float] = mapped_column(Float)
+    updated_at: Mapped[datetime] = mapped_column(index=True)
+
+
 class Checkpoint(Base):
     """A complete checkpoint reported by a job. ``path`` is relative to the job's output."""
 

@@ -144,8 +144,12 @@ def _fitted(points: Sequence[SpeedPoint]) -> tuple[float, float]:
     return serial, parallel
 
 
-def speeds_text(points: Sequence[SpeedPoint], role: str) -> str:
-    """For users: ``2 workers: 11.8 steps/s, 4 workers: 20.1 steps/s``."""
-    return ", ".join(
-        f"{p.replicas} {role}{'' if p.replicas == 1 else 's'}: {p.work_per_s:.3g} steps/s" for p in _usable(points)
+def growth_note(curve: SpeedCurve, role: str, least: int, most: int) -> str:
+    """For users: beyond which size the job does not grow, and why; empty if nothing is measured against it."""
+    size = next((size for size in range(least, most) if curve.is_saturated(size)), None)
+    if size is None:
+        return ""
+    return (
+        f"It does not grow beyond {size} {role}{'' if size == 1 else 's'}: by the measured speeds the next one would "
+        f"add less than {LEAST_EFFICIENCY:.0%} of what each does."
     )

@@ -20,6 +20,7 @@ from core.db.engine import UntypedRow, unit_of_work
 from core.db.repositories import forecast_records, vertex_records
 from core.db.repositories.checkpoints import complete_of, forget, pinned_paths, used_paths
 from core.db.repositories.events import append_event
+from core.db.repositories.job_speeds import delete_of_deleted_jobs
 from core.db.repositories.metrics import writes
 from core.db.repositories.metrics.steps import values_at
 from core.db.tables import (
@@ -266,6 +267,12 @@ def gc_metrics(control: ControlContext) -> int:
             return dropped
 
 
+def gc_speeds(control: ControlContext) -> int:
+    """Delete the measured speeds of deleted jobs; returns how many."""
+    with unit_of_work(control.sessions) as session:
+        return delete_of_deleted_jobs(session)
+
+
 def gc_runs(control: ControlContext) -> int:
     """Delete the MLflow runs of deleted jobs; returns the number of rows. Names of models stay, as others may use
     them.
@@ -360,6 +367,7 @@ def _steps(control: ControlContext, settings: Settings) -> Mapping[str, Callable
         "failures": lambda: gc_node_failures(control),
         "forecasts": lambda: gc_forecasts(control),
         "metrics": lambda: gc_metrics(control),
+        "speeds": lambda: gc_speeds(control),
         "runs": lambda: gc_runs(control),
         "records": lambda: gc_records(control),
         "optuna": lambda: gc_tables(control.sessions, settings),

@@ -17,6 +17,7 @@ from trainmaster.spec import Grace
 from core.db.repositories.nodes import is_holding, is_live
 from core.db.tables import Attempt, Checkpoint, Job, Project, Replica, User
 from core.domain.ids import AttemptId, JobId, NodeId
+from core.domain.jobs.speed_curve import UNMEASURED
 from core.domain.jobs.states import AttemptState, DesiredState, JobState, ReplicaState
 from core.domain.sharing.resources import Gang
 from scheduler.control.attempts.attempt_snapshot import Stop
@@ -25,6 +26,7 @@ from scheduler.control.attempts.completion_rules import DEADLINE_SLACK
 from scheduler.control.attempts.decide import KILL_SLACK
 from scheduler.control.planning.estimates import ENDLESS_S, IS_ENDLESS, Estimates
 from scheduler.control.planning.node_cache import ReplicaHolding
+from scheduler.control.planning.speeds import Speeds
 from scheduler.planning.forecast.durations import JobTraits
 from scheduler.planning.model import GrowingGang, RunningGang
 from scheduler.planning.queue.shares import gpus_of
@@ -74,17 +76,17 @@ def load_running(
     rows: Sequence[Any],
     gangs: Mapping[str, Gang],
     holdings: Mapping[str, tuple[ReplicaHolding, ...]],
-    estimates: Estimates,
+    known: tuple[Estimates, Speeds],
     now: datetime,
 ) -> tuple[list[LiveAttempt], list[RunningGang]]:
-    """One for each of ``rows``, and the leaving parts of elastic gangs."""
+    """One for each of ``rows``, and the leaving parts of elastic gangs. ``known``: of run times and speeds."""
     saved_at = _last_checkpoints(session)
     leavers = _leavers(session) if any(gang.elastic for gang in gangs.values()) else {}
     live, leaving = [], []
     for row in rows:
         gang = gangs[row.shape]
         holders = list(holdings.get(row.attempt_id, ()))
-        view = _view(row, gang, holders, saved_at.get(row.attempt_id), estimates, now)
+        view = _view(row, gang, holders, saved_at.get(row.attempt_id), known, now)
         leaving_replicas = leavers.get(row.attempt_id)
         if leaving_replicas and not view.is_stopping:
             view, parts = _split(view, holders, leaving_replicas, now)
@@ -98,9 +100,10 @@ def _view(
     gang: Gang,
     holders: Sequence[ReplicaHolding],
     saved_at: datetime | None,
-    estimates: Estimates,
+    known: tuple[Estimates, Speeds],
     now: datetime,
 ) -> RunningGang:
+    estimates, speeds = known
     ran_s = _since(row.started_at, now)
     gpus = _gpus(gang, holders)
     is_stopping, ends_at = _ending(row, now)
@@ -133,6 +136,7 @@ def _view(
         indices=tuple(holding.index for holding in holders),
         earlier_s=row.run_s,
         is_endless=row.is_endless,
+        speed=UNMEASURED if gang.elastic is None else speeds.of(JobId(row.id), row.project, row.user, row.name),
     )
 
 

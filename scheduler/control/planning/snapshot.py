@@ -15,6 +15,7 @@ from core.db.repositories.nodes import is_holding, is_live
 from core.db.repositories.planning import UsageKey, user_shape_key
 from core.db.tables import Attempt, Job, Project, Replica, User, WaitReason
 from core.domain.ids import AttemptId, JobId
+from core.domain.jobs.speed_curve import UNMEASURED
 from core.domain.jobs.states import DesiredState, JobState
 from core.domain.sharing.resources import Gang
 from core.domain.sharing.usage import DecayedUsage
@@ -30,6 +31,7 @@ from scheduler.control.planning.running import (
     plannable_limit_s,
     running_rows,
 )
+from scheduler.control.planning.speeds import Speeds
 from scheduler.planning.forecast.durations import JobTraits
 from scheduler.planning.model import Estimate, QueuedGang, Reason, Snapshot, WaitReasonCode
 from scheduler.planning.queue.policy_key import turns_taken
@@ -109,6 +111,7 @@ class SnapshotCache:
     gangs: dict[str, Gang] = field(default_factory=dict)
     jobs: dict[JobId, _Waiting] = field(default_factory=dict)
     estimates: Estimates = field(default_factory=Estimates)
+    speeds: Speeds = field(default_factory=Speeds)
     node_cache: NodeCache = field(default_factory=NodeCache)
 
 
@@ -151,13 +154,21 @@ def load_snapshot(session: Session, cache: SnapshotCache, now: datetime, *, can_
     settings = load_settings(session, now)
     holdings = cache.node_cache.holders(session)
     growing, grows_at = load_growing(session, gangs, now) if can_grow else ((), None)
-    live, leaving = load_running(session, rows, gangs, holdings, cache.estimates, now)
+    elastic_shapes = {shape for shape, gang in cache.gangs.items() if gang.elastic is not None}
+    if elastic_shapes:
+        cache.speeds.refresh(session, now)
+    live, leaving = load_running(session, rows, gangs, holdings, (cache.estimates, cache.speeds), now)
+    curves = {attempt.job_id: attempt.view.speed for attempt in live}
+    growing = tuple(replace(gang, speed=curves.get(gang.job_id, UNMEASURED)) for gang in growing)
     # An engine that cannot send new worlds to replicas cannot shrink a gang.
     policy = settings.policy if can_grow else replace(settings.policy, shrinks=False)
     snapshot = Snapshot(
         now=now,
         nodes=cache.node_cache.nodes(session, usage_of(holdings.values())),
-        queued=tuple(job.queued for job in cache.jobs.values()),
+        queued=tuple(
+            _with_speed(job.queued, cache.speeds) if job.queued.shape in elastic_shapes else job.queued
+            for job in cache.jobs.values()
+        ),
         running=(*(attempt.view for attempt in live), *leaving),
         growing=growing,
         accounts=settings.accounts,
@@ -181,6 +192,10 @@ def load_snapshot(session: Session, cache: SnapshotCache, now: datetime, *, can_
         known_usage=frozenset(settings.usage),
         reason_keys={job_id: job.reason_key for job_id, job in cache.jobs.items()},
     )
+
+
+def _with_speed(job: QueuedGang, speeds: Speeds) -> QueuedGang:
+    return replace(job, speed=speeds.of(job.job_id, job.project, job.user, job.name))
 
 
 def next_turn(snapshot: Snapshot) -> datetime | None:

@@ -21,7 +21,6 @@ already. The additions make that robust with few samples:
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -31,6 +30,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from core.domain.jobs.name_patterns import pattern_of
 from scheduler.planning.model import Estimate
 
 _SAMPLES: Final = 48  # the newest of a level; more would hardly move its quantiles
@@ -84,18 +84,6 @@ class PastRun:
     ran_s: float
     ended_at: datetime
     is_cut_off: bool = False
-
-
-def pattern_of(name: str) -> str:
-    """The name with its run-specific parts as a star: ``sweep-31`` becomes ``sweep-*``, and so does
-    ``sweep-3fa81c``.
-    """
-    parts = re.split(r"([-_.])", name)
-    return "".join("*" if _is_hash(part) else re.sub(r"\d+", "*", part) for part in parts)
-
-
-def _is_hash(part: str) -> bool:
-    return len(part) >= 6 and re.fullmatch(r"[0-9a-f]*\d[0-9a-f]*", part) is not None
 
 
 @dataclass(frozen=True, slots=True)

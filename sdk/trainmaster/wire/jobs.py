@@ -139,13 +139,25 @@ class TrialOf(WireModel):
     parameters: dict[str, Any] = Field(default_factory=dict)
 
 
+class SpeedView(WireModel):
+    """Mean speed of an elastic job with so many ``replicas`` of its elastic role, over ``measured_s`` seconds."""
+
+    replicas: int
+    steps_per_s: float
+    measured_s: float
+
+
 class JobDetail(JobView):
-    """One job with its spec, queue position and newest attempt. ``trial``: for jobs of a study."""
+    """One job with its spec, queue position and newest attempt. ``trial``: for jobs of a study. ``speeds``: of an
+    elastic job. ``growth_note``: why it does not grow, if its measured speeds say so.
+    """
 
     spec: JobSpec
     queue_position: int | None = None  # 1 is next; `null`: not waiting, or can never start
     attempt: AttemptView | None = None
     trial: TrialOf | None = None
+    speeds: list[SpeedView] = Field(default_factory=list)
+    growth_note: str = ""
 
 
 class SubmitRequest(WireRequest):

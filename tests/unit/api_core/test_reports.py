@@ -9,7 +9,7 @@ from sqlalchemy import select, update
 from starlette.testclient import TestClient
 
 from core.db.engine import SessionFactory, unit_of_work
-from core.db.tables import Checkpoint, Event, Replica
+from core.db.tables import Attempt, Checkpoint, Event, Replica
 
 AT = "2026-11-21T07:00:00Z"
 
@@ -281,3 +281,46 @@ def test_one_that_its_gang_goes_on_without_is_informed_to_end(
     if status == 410:
         assert answer.json()["code"] == "attempt_ended"
     assert send(worker, item(1), index=1).status_code == 200
+
+
+def test_steps_of_an_elastic_job_are_attributed_to_its_size(
+    submit: Any, start: Any, reporter: Any, client: TestClient, sessions: SessionFactory
+) -> None:
+    job_id = submit(workers={"min": 2, "max": 4})
+    attempt_id = start(job_id)
+    worker = reporter(attempt_id)
+
+    def report(seq: int, second: int, step: int, index: int = 0) -> None:
+        at = f"2026-11-21T07:{second // 60:02}:{second % 60:02}Z"
+        send(worker, {**item(seq, "progress", step=step, steps=10_000), "at": at}, index=index)
+
+    report(1, 0, 0)
+    report(2, 6, 10)  # compiles, connects, warms up
+    report(3, 12, 100)
+    report(4, 14, 120)
+    report(5, 32, 300)
+    report(1, 32, 9000, index=1)  # rank 1 takes the same steps
+    (speed,) = client.get(f"/api/v1/jobs/{job_id}").json()["speeds"]
+    assert speed == {"replicas": 2, "steps_per_s": 10.0, "measured_s": 20.0}
+
+    with unit_of_work(sessions) as session:
+        layout = session.execute(select(Attempt.layout).where(Attempt.id == attempt_id)).scalar_one()
+        more = [*layout, {**layout[1], "index": 2}, {**layout[1], "index": 3}]
+        session.execute(update(Attempt).where(Attempt.id == attempt_id).values(world=2, layout=more))
+    report(6, 40, 305)  # the new world forms
+    report(7, 55, 400)
+    report(8, 75, 602)
+    report(9, 80, 20)  # from an earlier checkpoint: no negative speed
+    report(10, 90, 121)
+    detail = client.get(f"/api/v1/jobs/{job_id}").json()
+    assert [(speed["replicas"], round(speed["steps_per_s"], 1)) for speed in detail["speeds"]] == [(2, 10), (4, 10.1)]
+    assert detail["growth_note"] == (
+        "It does not grow beyond 2 workers: by the measured speeds the next one would add less than 10% of what each "
+        "does."
+    )
+
+
+def test_a_job_of_fixed_size_stores_no_speeds(worker: TestClient, running: tuple[str, str], client: TestClient) -> None:
+    for seq, second in enumerate((0, 12, 30, 59), start=1):
+        send(worker, {**item(seq, "progress", step=10 * second), "at": f"2026-11-21T07:00:{second:02}Z"})
+    assert client.get(f"/api/v1/jobs/{running[0]}").json()["speeds"] == []

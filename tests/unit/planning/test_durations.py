@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from core.domain.jobs.name_patterns import pattern_of
 from core.domain.jobs.progress_rate import KEY, progress_view
 from scheduler.planning.forecast.durations import (
     DurationModel,
@@ -18,7 +19,6 @@ from scheduler.planning.forecast.durations import (
     UnfinishedRun,
     capped,
     estimate_from_progress,
-    pattern_of,
 )
 from scheduler.planning.model import Estimate
 

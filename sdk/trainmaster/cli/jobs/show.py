@@ -83,6 +83,7 @@ def show(
             ("Progress", progress_text(detail.progress)),
             ("Attempts", _attempts(detail)),
             ("World", _world(detail)),
+            ("Speed", _speed(detail)),
             ("Output", detail.output),
             ("Checkpoint", f"{newest.path} (of {len(checkpoints)})" if newest else _missing_checkpoint(detail)),
             ("Cloned from", detail.cloned_from),
@@ -190,6 +191,13 @@ def _world(detail: JobDetail) -> str | None:
     now = f"{present} of {spec.min_replicas} to {spec.replicas} {role}s"
     reason = attempt.world_reason.removesuffix(f"{now} go on.").rstrip()
     return f"{attempt.world}: {now}. {reason}" if reason else f"{attempt.world}: {now}"
+
+
+def _speed(detail: JobDetail) -> str | None:
+    """Of an elastic job: steps per second by its number of workers, and whether that keeps it from growing."""
+    role = detail.spec.elastic_role or "worker"
+    speeds = [f"{output.count(speed.replicas, role)}: {speed.steps_per_s:.3g} steps/s" for speed in detail.speeds]
+    return ". ".join(filter(None, (", ".join(speeds), detail.growth_note))) or None
 
 
 def _print_earlier(attempts: list[AttemptView]) -> None:

@@ -7,8 +7,10 @@ from datetime import timedelta
 
 import pytest
 import structlog
+from sqlalchemy import update
 
 from core.db.engine import unit_of_work
+from core.db.repositories.job_speeds import add_measurement, delete_of_deleted_jobs, points_of
 from core.db.tables import Attempt, Event, Job, Lease, Node, Replica, Secret, Volume, WaitReason
 from core.domain.errors import Unavailable
 from core.domain.ids import AttemptId
@@ -317,3 +319,64 @@ def test_a_replica_on_a_partitioned_node_is_stopped_when_the_node_is_back(plane,
     assert "worker-2" not in world_of(plane, job)
     assert key_of(plane, job, 2) not in plane.engine.live()
     assert len(plane.engine.live()) == 3
+
+
+def measure(plane, job: str, speeds: dict[int, float], seconds: float = 60) -> None:
+    """The job's own reports of its speed by replicas."""
+    with unit_of_work(plane.sessions) as session:
+        for replicas, per_s in speeds.items():
+            steps = per_s * seconds
+            add_measurement(session, job, replicas, steps=steps, seconds=seconds, now=plane.engine.now)
+    plane.advance(20)  # the planner reads them now and then
+
+
+def test_a_gang_that_more_replicas_made_no_faster_does_not_grow_again(plane):
+    job = start(plane)
+    measure(plane, job, {2: 10.0, 4: 10.1})
+    kill(plane, job, 0)
+    kill(plane, job, 1)
+    plane.settle()
+    plane.advance(60)
+    assert world_of(plane, job) == ["worker-2", "worker-3"]
+    assert len(plane.all(Replica, job_id=job, state="running")) == 2
+
+
+def test_a_gang_that_got_faster_with_each_replica_grows_again(plane):
+    job = start(plane)
+    measure(plane, job, {2: 10.0, 4: 19.0})
+    kill(plane, job, 0)
+    kill(plane, job, 1)
+    plane.settle()
+    plane.advance(60)
+    assert len(world_of(plane, job)) == 4
+
+
+def test_the_next_job_of_the_name_starts_as_large_as_the_last_one_was_fast(plane):
+    first = start(plane, name="train-1")
+    measure(plane, first, {2: 10.0, 4: 10.1})
+    plane.want(first, "cancel")
+    plane.settle()
+    plane.advance(60)
+    second = start(plane, name="train-2")
+    assert len(world_of(plane, second)) == 2
+    other = start(plane, name="other")
+    assert len(world_of(plane, other)) == 2  # half of the node is left
+    measure(plane, second, {2: 10.0, 4: 20.0})
+    plane.want(other, "cancel")
+    plane.settle()
+    plane.advance(60)
+    assert len(world_of(plane, second)) == 4  # its own measurements outweigh the earlier job's
+
+
+def test_a_job_has_a_bounded_number_of_measured_sizes_and_loses_them_when_deleted(plane):
+    job = start(plane)
+    measure(plane, job, dict.fromkeys(range(1, 100), 10.0))
+    with unit_of_work(plane.sessions) as session:
+        assert len(points_of(session, job)) == 64
+    plane.want(job, "cancel")
+    plane.settle()
+    plane.advance(60)
+    with unit_of_work(plane.sessions) as session:
+        assert delete_of_deleted_jobs(session) == 0
+        session.execute(update(Job).where(Job.id == job).values(deleted_at=plane.engine.now))
+        assert delete_of_deleted_jobs(session) == 64

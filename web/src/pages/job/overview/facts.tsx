@@ -116,6 +116,15 @@ export function Facts({ job }: { job: JobDetail }) {
         )}
         <dt>Output</dt>
         <dd className="mono">{job.output}</dd>
+        {job.speeds && job.speeds.length > 0 && (
+          <>
+            <dt>Speed</dt>
+            <dd className="num">
+              {job.speeds.map((speed) => `${speed.replicas}: ${speed.steps_per_s.toPrecision(3)} steps/s`).join(", ")}
+              {job.growth_note && <p className="dim">{job.growth_note}</p>}
+            </dd>
+          </>
+        )}
         <dt>Priority</dt>
         <dd className="num">{job.priority}</dd>
         {spec.max_wait && (
