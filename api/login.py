@@ -14,6 +14,7 @@ from api.app.unit_of_work import AppContext, AppContextDep, UnitOfWork
 from api.auth import SESSION_COOKIE, Caller, Reader, Scope, Writer, caller_of_token, refuse_foreign_page
 from api.http.routing import new_router
 from core.db.bootstrap import LOGIN_CODE_TTL, add_login_code, add_token
+from core.db.repositories.tokens import expiry_within, lock_parent, revoke
 from core.db.tables import LoginCode, Token, User
 from core.domain.errors import Forbidden, InvalidRequest, Unauthenticated
 from core.tokens import token_digest
@@ -40,7 +41,9 @@ def exchange_login(body: LoginExchange, context: AppContextDep, response: Respon
 
 @router.post("/login/codes", operation_id="create_login_code", summary="A one-time login code", status_code=201)
 def create_login_code(caller: Writer, context: AppContextDep, response: Response) -> LoginCodeCreated:
-    """For a browser or another machine of the caller. The caller's token must have all scopes that the code gives."""
+    """For a browser or another machine of the caller. The caller's token must have all scopes that the code gives; what
+    the code gives is valid for as long as that token at most, and is revoked with it.
+    """
     response.headers["Cache-Control"] = "no-store"
     with context.write() as work:
         # From the user, not from the caller's token: the code gives all scopes that the user may have.
@@ -48,9 +51,11 @@ def create_login_code(caller: Writer, context: AppContextDep, response: Response
         for scope in _scopes_of(is_admin):
             if not caller.may(Scope(scope)):
                 raise Forbidden(f"A login gives the scope {scope}, which your own token lacks; use one that has it.")
-        code = add_login_code(work.session, caller.user_id, now=work.now)
+        parent = lock_parent(work.session, caller.token_id, work.now)
+        code = add_login_code(work.session, caller.user_id, now=work.now, parent_token_id=parent.id)
         work.record_event("user.login_code_made", caller.actor)
-        return LoginCodeCreated(user=caller.user, code=code, expires_at=work.now + LOGIN_CODE_TTL)
+        expires_at = expiry_within(parent, work.now + LOGIN_CODE_TTL)
+        return LoginCodeCreated(user=caller.user, code=code, expires_at=expires_at or work.now + LOGIN_CODE_TTL)
 
 
 @router.post(
@@ -75,7 +80,7 @@ async def open_session(
         caller = await caller_of_token(request, context, body.token.strip())
         token, left = await run_in_threadpool(_open_session, context, caller)
     else:
-        token, left = await run_in_threadpool(_open_session_by_code, context, body.code or ""), _SESSION_TTL
+        token, left = await run_in_threadpool(_open_session_by_code, context, body.code or "")
         caller = await caller_of_token(request, context, token)
     response.headers["Cache-Control"] = "no-store"
     response.set_cookie(
@@ -92,15 +97,12 @@ async def open_session(
 
 @router.delete("/session", operation_id="close_session", summary="End a browser's session", status_code=204)
 def close_session(request: Request, caller: Reader, context: AppContextDep) -> Response:
-    """The cookie's token is revoked at once. A program's token is not."""
+    """The cookie's token is revoked at once, with what was created in the session. A program's token is not."""
     if SESSION_COOKIE in request.cookies:
         with context.write() as work:
-            work.session.execute(
-                update(Token)
-                .where(Token.id == caller.token_id, Token.revoked_at.is_(None))
-                .values(revoked_at=work.now)
-                .execution_options(synchronize_session=False)
-            )
+            token = work.session.get(Token, caller.token_id, with_for_update=True)
+            if token is not None:
+                revoke(work.session, token, work.now)
         request.app.state.callers.clear()
     response = Response(status_code=204)
     response.delete_cookie(SESSION_COOKIE, path="/")
@@ -116,22 +118,30 @@ def _exchange_code(work: UnitOfWork, code: str, *, name: str, ttl: timedelta) ->
     """A token for a one-time code, which cannot be used again.
 
     Raises:
-        Unauthenticated: the code is unknown, used or expired; or its user is disabled.
+        Unauthenticated: the code is unknown, used or expired; its user is disabled; or the token that created it is no
+            longer valid.
     """
     digest = token_digest(code)
     taken = work.session.execute(
         update(LoginCode)
         .where(LoginCode.digest == digest, LoginCode.used_at.is_(None), LoginCode.expires_at > work.now)
         .values(used_at=work.now)
-        .returning(LoginCode.user_id)
+        .returning(LoginCode.user_id, LoginCode.parent_token_id)
         .execution_options(synchronize_session=False)
-    ).scalar_one_or_none()
+    ).one_or_none()
     if taken is None:
         raise Unauthenticated(_why_not(work, digest))
-    user = work.session.execute(select(User).where(User.id == taken)).scalar_one()
+    user_id, parent_id = taken
+    parent = None if parent_id is None else lock_parent(work.session, parent_id, work.now)
+    user = work.session.execute(select(User).where(User.id == user_id)).scalar_one()
     if user.disabled_at is not None:
         raise Unauthenticated("This user is disabled; ask an admin of the platform.")
-    token = add_token(work.session, user_id=user.id, name=name, scopes=_scopes_of(user.is_admin), now=work.now, ttl=ttl)
+    scopes = _scopes_of(user.is_admin)
+    expires_at = expiry_within(parent, work.now + ttl) or work.now + ttl
+    token = add_token(
+        work.session, user_id=user.id, name=name, now=work.now, ttl=expires_at - work.now, parent_token_id=parent_id,
+        scopes=scopes if parent is None else [scope for scope in scopes if scope in parent.scopes],
+    )  # fmt: skip
     work.record_event("user.logged_in", f"user:{user.name}", reason=f"By a one-time code ({name}).")
     row = work.session.execute(select(Token).where(Token.digest == token_digest(token))).scalar_one()
     return TokenCreated(
@@ -141,6 +151,7 @@ def _exchange_code(work: UnitOfWork, code: str, *, name: str, ttl: timedelta) ->
         scopes=row.scopes,
         created_at=row.created_at,
         expires_at=row.expires_at,
+        parent_id=row.parent_token_id,
         token=token,
     )
 
@@ -163,15 +174,8 @@ def _open_session(context: AppContext, caller: Caller) -> tuple[str, timedelta]:
         Unauthenticated: the caller's token was revoked or has expired just now.
     """
     with context.write() as work:
-        # Locked: a revocation between this read and the insert would miss the new session.
-        shown = work.session.execute(
-            select(Token).where(Token.id == caller.token_id).with_for_update()
-        ).scalar_one_or_none()
-        left = _SESSION_TTL
-        if shown is not None and shown.expires_at is not None:
-            left = min(left, shown.expires_at - work.now)
-        if shown is None or shown.revoked_at is not None or left <= timedelta(0):
-            raise Unauthenticated("This token is no longer valid; `trainmaster login` gets a new one.")
+        shown = lock_parent(work.session, caller.token_id, work.now)
+        left = (expiry_within(shown, work.now + _SESSION_TTL) or work.now) - work.now
         token = add_token(
             work.session,
             user_id=caller.user_id,
@@ -184,9 +188,10 @@ def _open_session(context: AppContext, caller: Caller) -> tuple[str, timedelta]:
         return token, left
 
 
-def _open_session_by_code(context: AppContext, code: str) -> str:
+def _open_session_by_code(context: AppContext, code: str) -> tuple[str, timedelta]:
     with context.write() as work:
-        return _exchange_code(work, code, name="browser session", ttl=_SESSION_TTL).token
+        made = _exchange_code(work, code, name="browser session", ttl=_SESSION_TTL)
+        return made.token, (made.expires_at or work.now) - work.now
 
 
 def _scopes_of(is_admin: bool) -> tuple[str, ...]:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Annotated, Final
 
 from fastapi import Query, Response
 from pydantic import Field
-from sqlalchemy import select, update
+from sqlalchemy import select
 from trainmaster.wire.admin import TokenCreate, TokenCreated, TokenView
-from trainmaster.wire.base import Page
+from trainmaster.wire.base import Page, WireRequest
 
 from api.app.unit_of_work import AppContextDep, UnitOfWork
 from api.auth import Caller, Reader, Scope, Writer
 from api.http.paging import PageQuery, newest_rows
 from api.http.routing import new_router
 from core.db.engine import UntypedSelect
+from core.db.repositories.tokens import lock_parent, revoke
 from core.db.tables import Token, User
 from core.domain.errors import Forbidden, InvalidRequest, NotFound
 from core.ids import new_id
@@ -34,6 +35,12 @@ class TokenQuery(PageQuery):
     all_users: Annotated[bool, Field(description="Tokens of all users: platform admins only.")] = False
 
 
+class _Revocation(WireRequest):
+    keep_children: Annotated[
+        bool, Field(description="Leave the tokens valid that were created with it, as when it is replaced.")
+    ] = False
+
+
 @router.get("", operation_id="list_tokens", summary="The caller's tokens")
 def list_tokens(caller: Reader, context: AppContextDep, query: Annotated[TokenQuery, Query()]) -> Page[TokenView]:
     """Newest first; their text is never shown again."""
@@ -44,11 +51,14 @@ def list_tokens(caller: Reader, context: AppContextDep, query: Annotated[TokenQu
 
 @router.post("", operation_id="create_token", summary="Create a token", status_code=201)
 def create_token(body: TokenCreate, caller: Writer, context: AppContextDep, response: Response) -> TokenCreated:
-    """`token` is shown only once. Its scopes cannot exceed those of the caller's token."""
+    """`token` is shown only once. Its scopes and its expiry are within those of the caller's token, and it is revoked
+    with that.
+    """
     response.headers["Cache-Control"] = "no-store"
     with context.write() as work:
         user = _user(work, caller, body.user)
         _demand_valid(body, caller, user)
+        parent = lock_parent(work.session, caller.token_id, work.now)
         text = new_user_token()
         token = Token(
             id=new_id("token"),
@@ -57,7 +67,8 @@ def create_token(body: TokenCreate, caller: Writer, context: AppContextDep, resp
             digest=token_digest(text),
             scopes=sorted(set(body.scopes), key=["read", "write", "admin"].index),
             created_at=work.now,
-            expires_at=None if body.expires_in_s is None else work.now + timedelta(seconds=body.expires_in_s),
+            expires_at=_expiry(parent, body.expires_in_s, work.now),
+            parent_token_id=parent.id,
         )
         work.session.add(token)
         work.session.flush()
@@ -67,23 +78,16 @@ def create_token(body: TokenCreate, caller: Writer, context: AppContextDep, resp
 
 
 @router.delete("/{token_id}", operation_id="revoke_token", summary="Revoke a token", status_code=204)
-def revoke_token(token_id: str, caller: Writer, context: AppContextDep) -> None:
-    """Takes effect at once on this API process, within seconds on others. The caller's own token may be revoked,
-    too.
+def revoke_token(token_id: str, caller: Writer, context: AppContextDep, query: Annotated[_Revocation, Query()]) -> None:
+    """Takes effect at once on this API process, within seconds on others. All tokens and sessions that were created
+    with it are revoked, too, unless `keep_children`. The caller's own token may be revoked.
     """
     with context.write() as work:
         token = work.session.get(Token, token_id, with_for_update=True)
         if token is None or (token.user_id != caller.user_id and not caller.is_admin):
             raise NotFound(f"You have no token with the ID {token_id}; `trainmaster token list` shows your IDs.")
         if token.revoked_at is None:
-            token.revoked_at = work.now
-            # Also the browser sessions that were opened with it.
-            work.session.execute(
-                update(Token)
-                .where(Token.parent_token_id == token_id, Token.revoked_at.is_(None))
-                .values(revoked_at=work.now)
-                .execution_options(synchronize_session=False)
-            )
+            revoke(work.session, token, work.now, keeps_children=query.keep_children)
             work.record_event("token.revoked", caller.actor, data={"token_id": token.id})
 
 
@@ -116,6 +120,21 @@ def _demand_valid(body: TokenCreate, caller: Caller, user: User) -> None:
         )
 
 
+def _expiry(parent: Token, expires_in_s: float | None, now: datetime) -> datetime | None:
+    """Raises ``InvalidRequest``: later than the parent's."""
+    if expires_in_s is None:
+        return parent.expires_at
+    wanted = now + timedelta(seconds=expires_in_s)
+    if parent.expires_at is not None and wanted > parent.expires_at:
+        left = int((parent.expires_at - now).total_seconds())
+        raise InvalidRequest(
+            f"expires_in_s: your own token expires in {left} s, and a token created with it cannot outlive it: omit "
+            "expires_in_s, or log in with another token.",
+            field="expires_in_s",
+        )
+    return wanted
+
+
 def _view_of(token: Token, user_name: str) -> TokenView:
     return TokenView(
         id=token.id,
@@ -126,6 +145,7 @@ def _view_of(token: Token, user_name: str) -> TokenView:
         expires_at=token.expires_at,
         revoked_at=token.revoked_at,
         last_used_at=token.last_used_at,
+        parent_id=token.parent_token_id,
     )
 
 

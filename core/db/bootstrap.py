@@ -155,7 +155,7 @@ def add_token(
     parent_token_id: str | None = None,
 ) -> str:
     """Create a token of the user and return it; it cannot be read again later. ``token``: a token chosen by the caller.
-    ``parent_token_id``: the token that a browser session was opened with.
+    ``parent_token_id``: the token that it was created with.
     """
     token = token or new_user_token()
     session.add(
@@ -174,10 +174,13 @@ def add_token(
     return token
 
 
-def add_login_code(session: Session, user_id: str, *, now: datetime) -> str:
+def add_login_code(session: Session, user_id: str, *, now: datetime, parent_token_id: str | None = None) -> str:
     """A one-time code for ``<api url>/login?code=…``, valid for ``LOGIN_CODE_TTL``."""
     code = new_login_code()
-    session.add(LoginCode(digest=token_digest(code), user_id=user_id, expires_at=now + LOGIN_CODE_TTL))
+    expires_at = now + LOGIN_CODE_TTL
+    session.add(
+        LoginCode(digest=token_digest(code), user_id=user_id, expires_at=expires_at, parent_token_id=parent_token_id)
+    )
     session.flush()
     return code
 

@@ -29,8 +29,8 @@ class User(Base):
 
 
 class Token(Base):
-    """A bearer token, of which only the SHA-256 is stored. ``parent_token_id``: for a browser session, the id of the
-    token that opened it; the session is revoked with that token.
+    """A bearer token, of which only the SHA-256 is stored. ``parent_token_id``: the id of the token that created it, or
+    that opened it as a browser session; it is revoked with that token.
     """
 
     __tablename__ = "tokens"
@@ -47,13 +47,14 @@ class Token(Base):
 
 
 class LoginCode(Base):
-    """A one-time code that the embedded mode prints; exchanged once for a session token."""
+    """A one-time code, exchanged once for a token. ``parent_token_id``: of the token that created it."""
 
     __tablename__ = "login_codes"
     digest: Mapped[str] = mapped_column(primary_key=True)
     user_id: Mapped[str] = mapped_column(ForeignKey("users.id"))
     expires_at: Mapped[datetime]
     used_at: Mapped[datetime | None]
+    parent_token_id: Mapped[str | None]
 
 
 class Project(Base):

@@ -62,6 +62,8 @@ class UserUpdate(WireRequest):
 
 
 class TokenView(WireModel):
+    """``parent_id``: of the token that it was created with, and is revoked with; ``None``: it has none."""
+
     id: str
     user: str
     name: str
@@ -70,6 +72,7 @@ class TokenView(WireModel):
     expires_at: datetime | None = None
     revoked_at: datetime | None = None
     last_used_at: datetime | None = None
+    parent_id: str | None = None
 
 
 class TokenCreate(WireRequest):

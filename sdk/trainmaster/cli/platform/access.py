@@ -277,7 +277,9 @@ def create_token(
     scopes: Annotated[
         list[str] | None, typer.Option("--scope", help="read, write or admin. Repeatable. Default: read and write.")
     ] = None,
-    expires_in: Annotated[str | None, typer.Option("--expires-in", help="Such as 12h or 30d; default: never.")] = None,
+    expires_in: Annotated[
+        str | None, typer.Option("--expires-in", help="Such as 12h or 30d; default: with your own.")
+    ] = None,
     user: Annotated[str | None, typer.Option("--user", help="For another user (platform admins).")] = None,
     json: options.Json = False,
 ) -> None:
@@ -342,19 +344,22 @@ def _state_of(token: TokenView, now: datetime) -> str:
 @token_app.command("revoke")
 def revoke_token(
     token: Annotated[str, typer.Argument(metavar="ID|NAME", help="ID, or a unique name, as shown by `token list`.")],
+    keep_children: Annotated[
+        bool, typer.Option("--keep-children", help="Leave the tokens valid that were created with it.")
+    ] = False,
     json: options.Json = False,
 ) -> None:
-    """Revoke a token at once."""
+    """Revoke a token at once, with the tokens and sessions that were created with it."""
     from trainmaster.errors import NotFound
 
     with session.client() as client:
         try:
-            client.revoke_token(token)
+            client.revoke_token(token, keep_children=keep_children)
         except NotFound:
             token_id = _token_named(client, token)
             if token_id is None:
                 raise
-            client.revoke_token(token_id)
+            client.revoke_token(token_id, keep_children=keep_children)
             token = token_id
     output.print_result({"revoked": token}, f"{token} revoked", as_json=json)
 

@@ -171,8 +171,10 @@ def create_token(
     return typed(TokenCreated, "create_token", "POST", "/tokens", body=body)
 
 
-def revoke_token(token_id: str) -> Call[None]:
-    return without_content("revoke_token", "DELETE", path("/tokens/{token}", token=token_id))
+def revoke_token(token_id: str, *, keep_children: bool = False) -> Call[None]:
+    """Revoke a token and all that was created with it; ``keep_children``: only the token itself."""
+    query = params(keep_children=keep_children or None)
+    return without_content("revoke_token", "DELETE", path("/tokens/{token}", token=token_id), query=query)
 
 
 # --- nodes and volumes ----------------------------------------------------------------------------------------------
