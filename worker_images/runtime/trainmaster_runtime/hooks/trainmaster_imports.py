@@ -46,7 +46,7 @@ def watch_jax():
     def change(module):
         module.initialize = _with_defaults(module.initialize)
 
-    _after_import("jax.distributed", change)
+    after_import("jax.distributed", change)
 
 
 def watch_ray():
@@ -55,10 +55,10 @@ def watch_ray():
     def change(module):
         module.init = _in_cluster(module, module.init)
 
-    _after_import("ray", change)
+    after_import("ray", change)
 
 
-def _after_import(awaited, change):
+def after_import(awaited, change):
     """Call ``change(module)`` once ``awaited`` is imported. Costs other imports one comparison."""
     from importlib.machinery import PathFinder
 

@@ -1,6 +1,6 @@
 # Read by whatever Python the user's code runs on: no annotations.
 # mypy: ignore-errors
-# ruff: noqa: ANN001, ANN002, ANN003, ANN201, ANN202, ANN205, ARG002, INP001, SLF001
+# ruff: noqa: ANN001, ANN002, ANN003, ANN201, ANN202, ARG002, INP001, SLF001
 """Points Google's SDK for Vertex AI at the platform that runs this job, with the attempt's credentials.
 
 The SDK has no variable for its server. So when it is imported, its settings get other defaults; what the program says
@@ -16,32 +16,15 @@ import functools
 import importlib
 import inspect
 import os
-import sys
 from urllib.parse import urlsplit
+
+from trainmaster_imports import after_import
 
 
 def watch():
-    """Wait for the import of the SDK. Costs the others one look-up per import."""
-    from importlib.machinery import PathFinder
-
-    class Finder(object):
-        @staticmethod
-        def find_spec(name, path=None, target=None):
-            after = _AFTER.get(name)
-            if after is None:
-                return None
-            spec = PathFinder.find_spec(name, path, target)
-            if spec is not None and spec.loader is not None:
-                execute = spec.loader.exec_module
-
-                def exec_module(module):
-                    execute(module)
-                    after(module)
-
-                spec.loader.exec_module = exec_module
-            return spec
-
-    sys.meta_path.insert(0, Finder)
+    """Wait for the imports of the SDK."""
+    for name, change in _AFTER.items():
+        after_import(name, change)
 
 
 def _settings_of_the_sdk(module):

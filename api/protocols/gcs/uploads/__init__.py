@@ -1,1 +1,0 @@
-"""Uploads in one request, in parts, and resumable."""

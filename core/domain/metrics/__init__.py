@@ -1,1 +1,0 @@
-"""Numeric series of trainings: points, digests (summaries of points), and limits."""

@@ -1,1 +1,0 @@
-"""Ingestion of the replicas' reports, from the network or from their spools, into the database."""
