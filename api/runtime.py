@@ -19,8 +19,7 @@ from core.db.repositories.metrics import writes
 from core.db.tables import Attempt, Job, Replica
 from core.domain.errors import AttemptEnded, InvalidRequest, NotFound
 from core.domain.ids import AttemptId
-from core.reports.ingest import ingest_report
-from core.reports.points import columns_of, objects_of
+from core.reports import columns_of, ingest_report, objects_of
 
 router = new_router("runtime", "/runtime")
 

@@ -21,7 +21,7 @@ from core.db.repositories.metrics.reads import SeriesFilter, find_names
 from core.db.repositories.metrics.steps import values_at
 from core.db.tables import Attempt, Checkpoint, Job, Replica
 from core.domain.errors import Conflict, TrainmasterError
-from core.domain.metrics.points import SYSTEM
+from core.domain.metrics import SYSTEM
 from core.inspection.discovery import CheckpointFiles, checkpoint_at, find_checkpoints
 from core.storage.tree import Tree
 from core.storage.volumes import job_output

@@ -15,8 +15,7 @@ import orjson
 
 from core.db.repositories.metrics.reads import ChartData, StoredSeries
 from core.domain.errors import InvalidRequest
-from core.domain.metrics.digests import Digests
-from core.domain.metrics.points import Points
+from core.domain.metrics import Digests, Points
 
 Plain = dict[str, Any]
 _STREAM_CURSOR: Final = re.compile(r"^$|^[0-9a-z]{1,12}:[0-9a-z]{1,12}(,[0-9a-z]{1,12}:[0-9a-z]{1,12}){0,399}$")

@@ -16,7 +16,7 @@ from api.app.unit_of_work import AppContext
 from api.auth import JobAccess
 from core.db.repositories.metrics.reads import SeriesFilter, StoredSeries, find_series, values_since
 from core.db.tables import MetricStream
-from core.domain.metrics.points import SERIES_OF_JOB, SYSTEM
+from core.domain.metrics import SERIES_OF_JOB, SYSTEM
 
 # A GPU below this is idle: even a training that always waits for its data has a higher utilisation.
 IDLE_PERCENT: Final = 5.0

@@ -33,8 +33,7 @@ from api.metrics.service import ChartQuery, MetricStreamer
 from core.db.repositories.metrics.reads import ChartWindow, SeriesFilter
 from core.domain.errors import InvalidRequest
 from core.domain.jobs.states import JobState
-from core.domain.metrics.digests import By
-from core.domain.metrics.points import NAME_LIMIT, STEP_LIMIT, SYSTEM
+from core.domain.metrics import NAME_LIMIT, STEP_LIMIT, SYSTEM, By
 
 router = new_router("metrics")
 

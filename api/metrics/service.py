@@ -41,7 +41,7 @@ from core.db.repositories.metrics.reads import (
 from core.db.tables import Attempt, MetricObject, MetricSeries, MetricStream, Replica
 from core.domain.errors import InvalidRequest, NotFound, Unavailable
 from core.domain.jobs.states import JobState
-from core.domain.metrics.points import SYSTEM
+from core.domain.metrics import SYSTEM
 from core.domain.studies.metric_sources import SUGGESTIONS_KEY
 
 # Of one response: series, and buckets of all series together.

@@ -25,7 +25,7 @@ from core.db.bootstrap import prepare_home
 from core.db.engine import make_engine, make_sessions, unit_of_work
 from core.db.repositories.metrics.writes import StreamKey, add_metrics
 from core.db.tables import Job, Project, Study, Trial, User
-from core.domain.metrics.points import Points
+from core.domain.metrics import Points
 from core.settings import Settings
 from core.wakeups import NoWakeup
 from executors.fake import FakeEngine, FakeExecutor

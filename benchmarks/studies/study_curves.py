@@ -21,7 +21,7 @@ from trainmaster.studies import Goal, Stopping, StoppingRule
 
 from core.db.repositories.metrics.writes import StreamKey, add_metrics
 from core.db.tables import MetricStream
-from core.domain.metrics.points import Points
+from core.domain.metrics import Points
 from core.domain.studies.curves import make_curve
 from core.domain.studies.trial_schedulers import decide_early_stops, decide_early_stops_of_traces
 from scheduler.control.studies.follow import TraceFollower

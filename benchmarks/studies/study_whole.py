@@ -41,7 +41,7 @@ from core.db.engine import make_engine, make_sessions, unit_of_work
 from core.db.repositories.metrics.writes import StreamKey, add_metrics
 from core.db.tables import Attempt, Job, Membership, Study, Trial
 from core.domain.ids import AttemptId
-from core.domain.metrics.points import Points
+from core.domain.metrics import Points
 from core.domain.sharing.resources import Amounts
 from core.wakeups import TOPIC_RECONCILE, TOPIC_STUDY, TOPIC_TICK
 from executors.base import NodeInfo, ReplicaOrder

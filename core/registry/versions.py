@@ -39,7 +39,7 @@ from core.db.tables import (
 )
 from core.domain.errors import Conflict, NotFound, Unavailable
 from core.domain.jobs.states import JobState
-from core.domain.metrics.points import SYSTEM
+from core.domain.metrics import SYSTEM
 from core.domain.model_versions import Stage, VersionState
 from core.ids import new_id
 from core.registry.sources import SourceRequest, UploadedSource

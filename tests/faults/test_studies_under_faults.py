@@ -27,7 +27,7 @@ from core.db.repositories.metrics.writes import StreamKey, add_metrics
 from core.db.tables import Job, Membership, Study, Trial
 from core.domain.errors import Conflict, IllegalTransition, StaleWrite
 from core.domain.jobs.states import JobState
-from core.domain.metrics.points import Points
+from core.domain.metrics import Points
 from core.domain.studies.states import StudyEvent, StudyState, TrialState
 from executors.base import ReplicaOrder
 from executors.fake import FakeEngine, Script

@@ -12,7 +12,7 @@ from fastapi import APIRouter, Path, Query, Request, Response
 
 from api.app.unit_of_work import AppContextDep
 from api.http.ranges import OpenFileResponse, parse_range
-from api.protocols.gcs import batch
+from api.protocols.gcs import batch, upload_routes
 from api.protocols.gcs.answers import RefusingRoute, StorageRoute
 from api.protocols.gcs.buckets import Bucket, bucket_view
 from api.protocols.gcs.callers import StorageReader, StorageWriter, bucket_names, find_bucket
@@ -28,7 +28,6 @@ from api.protocols.gcs.objects import (
     open_object,
 )
 from api.protocols.gcs.requests import BucketCondition, ObjectCondition, demand_etag, url_of
-from api.protocols.gcs.uploads import routes
 from api.protocols.kit.errors import NotServed
 from api.protocols.kit.json_values import answer, non_empty
 from api.protocols.kit.paging import page_token
@@ -226,6 +225,6 @@ def _sentence(rest: str) -> str:
     )
 
 
-router.include_router(routes.router)
+router.include_router(upload_routes.router)
 router.include_router(batch.router)
 router.include_router(_refusing)  # last: the catch-all routes

@@ -14,6 +14,7 @@ from fastapi.concurrency import contextmanager_in_threadpool
 from starlette.concurrency import run_in_threadpool
 
 from api.app.unit_of_work import AppContext, AppContextDep
+from api.protocols.gcs import upload_sessions
 from api.protocols.gcs.answers import StorageRoute
 from api.protocols.gcs.buckets import Bucket, open_bucket
 from api.protocols.gcs.callers import PACKAGE, PACKAGE_LIMIT_BYTES, StorageCaller, Uploader, find_bucket
@@ -21,7 +22,6 @@ from api.protocols.gcs.checksums import Checksums, checksums_in_headers
 from api.protocols.gcs.objects import Preconditions, checksums_of_object, find_or_none, object_view
 from api.protocols.gcs.requests import UploadCondition, body_bytes, demand_plain, total_bytes, url_of
 from api.protocols.gcs.upload_limits import UploadLimit, UploadMeter, limit_of_objects
-from api.protocols.gcs.uploads import sessions
 from api.protocols.kit.json_values import answer
 from api.protocols.kit.streams import large_blocks
 from core.domain.errors import Forbidden, InvalidRequest, NotFound, PayloadTooLarge
@@ -50,7 +50,7 @@ class _UploadCall:
     def limit(self) -> UploadLimit:
         return _OPEN_LIMIT if self.caller is None else limit_of_objects(self.context.settings.object_limit_bytes)
 
-    def find(self, target: sessions.UploadTarget) -> tuple[Bucket, UploadMeter]:
+    def find(self, target: upload_sessions.UploadTarget) -> tuple[Bucket, UploadMeter]:
         """The bucket of the upload, and the meter of its bytes. Raises ``NotFound``, ``Forbidden``."""
         if self.caller is not None:
             bucket = find_bucket(self.context, self.caller, target.bucket, writes=True)
@@ -63,14 +63,14 @@ class _UploadCall:
             )
         return bucket, UploadMeter(bucket, self.limit)
 
-    async def open(self, target: sessions.UploadTarget) -> tuple[Bucket, UploadMeter]:
+    async def open(self, target: upload_sessions.UploadTarget) -> tuple[Bucket, UploadMeter]:
         return await run_in_threadpool(self.find, target)
 
-    def target_of(self, target: sessions.UploadTarget, total: int | None = None) -> sessions.UploadTarget:
+    def target_of(self, target: upload_sessions.UploadTarget, total: int | None = None) -> upload_sessions.UploadTarget:
         """The target with its total size. Callers without a token may only create objects, not replace them."""
         if self.caller is not None:
             return replace(target, total_bytes=total)
-        return sessions.UploadTarget(
+        return upload_sessions.UploadTarget(
             target.bucket, target.name, target.crc32c, target.md5, match=0, total_bytes=total, is_open=True
         )
 
@@ -101,12 +101,12 @@ async def upload(
     match uploadType:
         case "resumable":
             metadata = _json(await _small_body(call.request))
-            target = sessions.upload_target(bucket, name, condition, metadata)
+            target = upload_sessions.upload_target(bucket, name, condition, metadata)
             return await _begin(call, call.target_of(target, total_bytes(call.request)))
         case "multipart":
             return await _multipart(call, bucket, name, condition)
         case "media":
-            target = sessions.upload_target(bucket, name, condition, {})
+            target = upload_sessions.upload_target(bucket, name, condition, {})
             return await _insert(call, target, call.request.stream(), body_bytes(call.request))
     raise InvalidRequest("uploadType is media, multipart or resumable.", field="uploadType")
 
@@ -121,18 +121,18 @@ async def go_on(bucket: _Bucket, call: _CallDep, upload_id: str, name: str = "")
 @router.delete(UPLOAD)
 def give_up(bucket: _Bucket, call: _CallDep, upload_id: str, name: str = "") -> Response:
     del name
-    target = sessions.read_session(upload_id, bucket, call.context.key)
+    target = upload_sessions.read_session(upload_id, bucket, call.context.key)
     storage, meter = call.find(target)
-    with sessions.ResumedUpload(storage, target, sessions.Chunk(is_status_query=True), meter) as session:
+    with upload_sessions.ResumedUpload(storage, target, upload_sessions.Chunk(is_status_query=True), meter) as session:
         session.drop()
     return Response(status_code=499)  # as Cloud Storage answers
 
 
-async def _begin(call: _UploadCall, target: sessions.UploadTarget) -> Response:
+async def _begin(call: _UploadCall, target: upload_sessions.UploadTarget) -> Response:
     bucket, meter = await call.open(target)
     await run_in_threadpool(meter.announce, target.total_bytes)
     context = call.context
-    upload_id = await run_in_threadpool(sessions.begin, bucket, target, context.key, context.clock().timestamp())
+    upload_id = await run_in_threadpool(upload_sessions.begin, bucket, target, context.key, context.clock().timestamp())
     address = f"{url_of(call.request)}/upload/storage/v1/b/{target.bucket}/o"
     location = f"{address}?uploadType=resumable&upload_id={upload_id}"
     return Response(None, 200, {"Location": location, "X-GUploader-UploadID": upload_id})
@@ -140,15 +140,17 @@ async def _begin(call: _UploadCall, target: sessions.UploadTarget) -> Response:
 
 async def _go_on(call: _UploadCall, bucket: str, upload_id: str) -> Response:
     request = call.request
-    target = sessions.read_session(upload_id, bucket, call.context.key)
+    target = upload_sessions.read_session(upload_id, bucket, call.context.key)
     if call.caller is None and not target.is_open:
         raise Forbidden("This upload was begun with a token; send it with each chunk.")
     storage, meter = await call.open(target)
-    chunk = sessions.parse_content_range(request.headers.get("content-range"))
+    chunk = upload_sessions.parse_content_range(request.headers.get("content-range"))
     expected = checksums_in_headers(request.headers)
     try:
         sums: Checksums | None
-        async with contextmanager_in_threadpool(sessions.ResumedUpload(storage, target, chunk, meter)) as session:
+        async with contextmanager_in_threadpool(
+            upload_sessions.ResumedUpload(storage, target, chunk, meter)
+        ) as session:
             await run_in_threadpool(session.announce, body_bytes(request))
             async for data in large_blocks(request.stream()):
                 await run_in_threadpool(session.write, data)
@@ -176,7 +178,7 @@ async def _multipart(call: _UploadCall, bucket: str, name: str, condition: Preco
             break
     if body.metadata is None:
         body.end()
-    target = call.target_of(sessions.upload_target(bucket, name, condition, body.metadata))
+    target = call.target_of(upload_sessions.upload_target(bucket, name, condition, body.metadata))
 
     async def data() -> AsyncIterator[bytes]:
         yield first
@@ -188,7 +190,7 @@ async def _multipart(call: _UploadCall, bucket: str, name: str, condition: Preco
 
 
 async def _insert(
-    call: _UploadCall, target: sessions.UploadTarget, data: AsyncIterator[bytes], size_bytes: int | None
+    call: _UploadCall, target: upload_sessions.UploadTarget, data: AsyncIterator[bytes], size_bytes: int | None
 ) -> Response:
     """``size_bytes``: lower bound of the object's size, if known."""
     bucket, meter = await call.open(target)
@@ -199,10 +201,12 @@ async def _insert(
                 raise InvalidRequest(
                     "name: an object whose name ends in a slash is a folder here, and holds nothing.", field="name"
                 )
-        entry = await run_in_threadpool(sessions.make_folder, bucket, target.name)
+        entry = await run_in_threadpool(upload_sessions.make_folder, bucket, target.name)
         return call.view(bucket, target.name, entry, None)
     expected = checksums_in_headers(call.request.headers)
-    async with contextmanager_in_threadpool(upload := sessions.SingleRequestUpload(bucket, target, expected, meter)):
+    async with contextmanager_in_threadpool(
+        upload := upload_sessions.SingleRequestUpload(bucket, target, expected, meter)
+    ):
         async for block in large_blocks(data):
             await run_in_threadpool(upload.write, block)
     entry = await run_in_threadpool(upload.entry)

@@ -20,7 +20,7 @@ from api.protocols.mlflow.schemas import LoggedMetric
 from core.db.repositories.metrics.reads import SeriesFilter, StoredSeries, find_series, read_points
 from core.db.repositories.metrics.writes import StreamKey, add_metrics
 from core.domain.errors import InvalidRequest
-from core.domain.metrics.points import SYSTEM, Points
+from core.domain.metrics import SYSTEM, Points
 
 _SERIES_LIMIT: Final = 5_000  # of one run
 _OWNERS: Final = 200  # looked up at once

@@ -10,7 +10,7 @@ from typing import Annotated, Final
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
 from api.protocols.kit.json_values import read_double
-from core.domain.metrics.points import NAME_LIMIT, STEP_LIMIT, TIME_LIMIT_MS, name_fault
+from core.domain.metrics import NAME_LIMIT, STEP_LIMIT, TIME_LIMIT_MS, name_fault
 
 _KEY: Final = 250
 _PARAM: Final = 6_000

@@ -31,7 +31,7 @@ from api.protocols.mlflow.runs import RunFacts, artifact_uri, experiment_view, f
 from api.protocols.mlflow.schemas import SearchModels, SearchPage, SearchRuns
 from core.db.tables import Attempt, Job, MlflowRun, Project
 from core.domain.errors import InvalidRequest
-from core.domain.metrics.points import TIME_LIMIT_MS
+from core.domain.metrics import TIME_LIMIT_MS
 
 SCANNED: Final = 5_000  # runs that one search evaluates
 _SCANNED_BYTES: Final = 64 * 2**20  # of logged data; a typical run has 2 KB

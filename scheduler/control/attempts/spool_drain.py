@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 
 from core.domain.errors import ExecutorTryAgain, StaleWrite, TrainmasterError, Unavailable
 from core.domain.ids import AttemptId
-from core.reports.ingest import ingest_report
+from core.reports import ingest_report
 from core.storage import spooled_reports
 from core.storage.spooled_reports import FILE_BYTES, ReplicaStart, SpooledLines, find_spools, place_of, read_spool
 from core.storage.tree import Tree

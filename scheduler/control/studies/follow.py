@@ -16,7 +16,7 @@ from trainmaster.spec.enums import role_order
 from trainmaster.studies import Goal
 
 from core.db.repositories.metrics.reads import StoredSeries, StreamMark, marks_of, newer_segments, read_points
-from core.domain.metrics.points import Points
+from core.domain.metrics import Points
 from core.domain.studies.curves import Trace
 from scheduler.control.studies.reported_metrics import authoritative_series
 

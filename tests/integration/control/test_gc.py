@@ -29,7 +29,7 @@ from core.db.tables import (
     WaitReason,
 )
 from core.domain.ids import AttemptId
-from core.domain.metrics.points import Points
+from core.domain.metrics import Points
 from executors.base import ReplicaKey
 from executors.fake import Script
 from scheduler.control.maintenance import gc

@@ -185,7 +185,7 @@ def test_a_script_has_a_noun_of_its_own_for_events(worker: TestClient, sessions:
 def test_a_flood_of_events_ends_with_one_that_says_so(
     worker: TestClient, sessions: SessionFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("core.reports.ingest.EVENT_LIMIT", 3)
+    monkeypatch.setattr("core.reports.EVENT_LIMIT", 3)
     send(worker, *(item(seq, "event", kind="train.hello") for seq in range(1, 3)))
     send(worker, *(item(seq, "event", kind="train.hello") for seq in range(1, 6)), index=1)
     assert send(worker, item(3, "checkpoint", path="last.pt"), item(4, "progress", step=5)).json() == {"acked": 4}

@@ -19,7 +19,7 @@ from sqlalchemy import select
 from core.db.engine import unit_of_work
 from core.db.repositories.metrics.writes import StreamKey, add_metrics
 from core.db.tables import Attempt, Checkpoint, Job
-from core.domain.metrics.points import Points
+from core.domain.metrics import Points
 
 INSIDE = "/jobs/job-1/checkpoints"
 

@@ -168,14 +168,14 @@ def test_a_disk_that_is_full_all_the_same_leaves_nothing(
     client: TestClient, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is free may be gone when it is written to; then the file system says so."""
-    from api.protocols.gcs.uploads import sessions
+    from api.protocols.gcs import upload_sessions
 
     def full(fd: int, view: bytes) -> None:
         os.write(fd, view[:1])
         raise OSError(28, "No space left on device")
 
     place = begin(client, "y")
-    monkeypatch.setattr(sessions, "write_all", full)
+    monkeypatch.setattr(upload_sessions, "write_all", full)
     assert "is full" in error_of(multipart(client, "x", b"0123456789"), 507)
     assert "is full" in error_of(client.put(place, content=b"0123456789"), 507)
     assert files(data) == []

@@ -13,7 +13,7 @@ from trainmaster.studies import Goal
 from core.db.repositories.metrics.reads import StoredSeries, StreamMark, marks_of, read_points
 from core.db.repositories.metrics.writes import StreamKey, add_metrics, compact
 from core.db.tables import MetricStream
-from core.domain.metrics.points import Points
+from core.domain.metrics import Points
 from core.domain.studies.curves import Trace
 from scheduler.control.studies.follow import TraceFollower
 

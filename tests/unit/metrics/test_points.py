@@ -8,14 +8,18 @@ from itertools import pairwise
 
 import pytest
 
-from core.domain.metrics.digests import (
+from core.domain.metrics import (
+    NAME_LIMIT,
+    Points,
     digest_buckets,
     digest_runs,
+    from_bytes,
     merge_buckets,
+    name_fault,
     sorted_points,
+    unpack,
     unpack_digests,
 )
-from core.domain.metrics.points import NAME_LIMIT, Points, from_bytes, name_fault, unpack
 
 
 def noisy(count: int, *, seed: int = 7) -> Points:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from core.db.engine import SessionFactory, unit_of_work
 from core.db.repositories.metrics.steps import values_at
 from core.db.repositories.metrics.writes import StreamKey, add_metrics
-from core.domain.metrics.points import Points
+from core.domain.metrics import Points
 from tests.databases import recorded_statements
 
 NOW = datetime(2026, 11, 21, 7, 0, tzinfo=UTC)

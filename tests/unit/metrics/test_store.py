@@ -26,7 +26,7 @@ from core.db.repositories.metrics.reads import (
 from core.db.repositories.metrics.writes import IngestResult, NewMetricObject, StreamKey, add_metrics, delete_metrics
 from core.db.tables import MetricChunk, MetricObject, MetricSegment, MetricSeries, MetricStream
 from core.domain.errors import NotFound
-from core.domain.metrics.points import STEP_LIMIT, TIME_LIMIT_MS, Points
+from core.domain.metrics import STEP_LIMIT, TIME_LIMIT_MS, Points
 from tests.databases import recorded_statements
 
 NOW = datetime(2026, 11, 21, 7, 0, tzinfo=UTC)

@@ -18,7 +18,7 @@ from core.db.repositories.events import append_event
 from core.db.repositories.metrics.writes import StreamKey, add_metrics
 from core.db.repositories.vertex_records import find_record
 from core.db.tables import VertexRecord
-from core.domain.metrics.points import Points
+from core.domain.metrics import Points
 
 _SCHEMA: Final = {"schemaTitle": text(256), "schemaVersion": text(100)}
 _FIXED: Final = frozenset(_SCHEMA)

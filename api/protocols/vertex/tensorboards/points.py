@@ -35,7 +35,7 @@ from core.db.repositories.metrics.reads import SeriesFilter, StoredSeries, find_
 from core.db.repositories.metrics.writes import NewMetricObject, StreamKey, add_metrics
 from core.db.tables import VertexRecord
 from core.domain.errors import InvalidRequest, NotFound
-from core.domain.metrics.points import OBJECT_BYTES, SERIES_OF_REPLICA, STEP_LIMIT, TIME_LIMIT_MS, Points
+from core.domain.metrics import OBJECT_BYTES, SERIES_OF_REPLICA, STEP_LIMIT, TIME_LIMIT_MS, Points
 
 SCALAR: Final = "SCALAR"
 TENSOR: Final = "TENSOR"

@@ -15,15 +15,16 @@ from core.db.engine import UntypedRow, UntypedSelect
 from core.db.repositories.metrics.writes import CHUNK_POINTS, COARSE_POINTS, FINE_POINTS, gather
 from core.db.tables import MetricChunk, MetricObject, MetricSegment, MetricSeries, MetricStream
 from core.domain.errors import NotFound, Unavailable
-from core.domain.metrics.digests import (
+from core.domain.metrics import (
     By,
     Digests,
+    Points,
     digest_buckets,
     merge_buckets,
     sorted_points,
+    unpack,
     unpack_digests,
 )
-from core.domain.metrics.points import Points, unpack
 
 _TRIES: Final = 5
 _ORDER: Final = (

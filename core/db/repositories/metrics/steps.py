@@ -15,7 +15,7 @@ from trainmaster.spec.enums import role_order
 from core.db.engine import UntypedRow
 from core.db.repositories.metrics.reads import pending_points
 from core.db.tables import MetricChunk, MetricSeries, MetricStream
-from core.domain.metrics.points import Points, unpack
+from core.domain.metrics import Points, unpack
 
 _STREAMS_AT_ONCE: Final = 64
 _CHUNKS_AT_ONCE: Final = 100

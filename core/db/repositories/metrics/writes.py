@@ -22,14 +22,14 @@ from sqlalchemy.orm import Session
 
 from core.db.engine import UntypedRow, insert_into
 from core.db.tables import MetricChunk, MetricObject, MetricSegment, MetricSeries, MetricStream
-from core.domain.metrics.digests import digest_runs
-from core.domain.metrics.points import (
+from core.domain.metrics import (
     OBJECT_BYTES_OF_JOB,
     OBJECTS_OF_SERIES,
     POINTS_OF_JOB,
     SERIES_OF_JOB,
     SERIES_OF_REPLICA,
     Points,
+    digest_runs,
     from_bytes,
     name_fault,
     unpack,

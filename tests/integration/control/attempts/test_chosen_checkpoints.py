@@ -15,7 +15,7 @@ from core.db.engine import unit_of_work
 from core.db.repositories.metrics.writes import StreamKey, add_metrics
 from core.db.tables import Attempt, Event, Job, PinnedCheckpoint, Retention
 from core.domain.jobs.exits import ExitCause
-from core.domain.metrics.points import Points
+from core.domain.metrics import Points
 from executors.base import ReplicaKey
 from executors.fake import Script
 from scheduler.control.maintenance.gc import apply_retention

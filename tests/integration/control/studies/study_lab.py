@@ -13,7 +13,7 @@ from trainmaster.studies import parse_study
 from core.db.engine import unit_of_work
 from core.db.repositories.metrics.writes import StreamKey, add_metrics
 from core.db.tables import Job, Study, Trial
-from core.domain.metrics.points import Points
+from core.domain.metrics import Points
 from executors.base import ReplicaOrder
 from executors.fake import Script
 from scheduler.control.studies.study_loop import StudyLoop

@@ -11,7 +11,7 @@ from sqlalchemy import delete, update
 from core.db.engine import unit_of_work
 from core.db.repositories.metrics.writes import StreamKey, add_metrics
 from core.db.tables import Event, Job, Membership, ModelVersion, Study, User
-from core.domain.metrics.points import Points
+from core.domain.metrics import Points
 from core.registry.versions import lineage_of
 from executors.fake import Script
 from tests.integration.control.studies.study_lab import Lab

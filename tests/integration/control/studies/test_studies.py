@@ -22,7 +22,7 @@ from core.db.engine import unit_of_work
 from core.db.tables import Attempt, Job, Study
 from core.domain.errors import StaleWrite
 from core.domain.ids import AttemptId
-from core.reports.ingest import ingest_report
+from core.reports import ingest_report
 from core.wakeups import TOPIC_STUDY
 from executors.fake import ProcessKilled, Script
 from scheduler.control import fence

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 from core.db.engine import unit_of_work
 from core.db.repositories.metrics.writes import StreamKey, add_metrics
 from core.db.tables import Attempt, Checkpoint, Job, Trial
-from core.domain.metrics.points import Points
+from core.domain.metrics import Points
 from core.ids import new_id
 from core.inspection.discovery import CheckpointFiles
 from core.storage import resume_sources

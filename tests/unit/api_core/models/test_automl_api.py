@@ -21,7 +21,7 @@ from core.db.repositories.events import append_event
 from core.db.repositories.metrics.writes import StreamKey, add_metrics
 from core.db.tables import Study, Trial
 from core.domain.automl.columns import LEAK
-from core.domain.metrics.points import Points
+from core.domain.metrics import Points
 from core.domain.studies.states import TrialState
 from core.storage.tree import Tree
 from core.wakeups import TOPIC_STUDY

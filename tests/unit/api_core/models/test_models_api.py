@@ -23,7 +23,7 @@ from core.db.repositories import models
 from core.db.repositories.metrics.writes import StreamKey, add_metrics
 from core.db.tables import Checkpoint, Deployment, Event, Job, ModelVersion, Project
 from core.domain.errors import Conflict, NotFound
-from core.domain.metrics.points import Points
+from core.domain.metrics import Points
 from core.registry import versions
 from core.settings import Settings
 from core.wakeups import TOPIC_MODELS, NoWakeup
