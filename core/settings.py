@@ -137,10 +137,10 @@ class Settings(BaseSettings):
         "vertex-table`): docs/howto/vertex.md.",
     )
     vertex_open_staging: Literal["loopback", "anywhere", "never"] = Field(
-        default="loopback",
-        description="From where Vertex AI's SDK may stage new packages on registered volumes without a token, which it "
-        "cannot send in CustomJob.from_local_script: from this machine, unless a proxy stands in between; from "
-        "anywhere; or never.",
+        default="never",
+        description="From where Vertex AI's SDK may stage new packages on registered volumes without a token, as it "
+        "does in CustomJob.from_local_script with STORAGE_EMULATOR_HOST: from this machine, which its jobs share; from "
+        "anywhere; or never. Never through a proxy.",
     )
     log_level: str = "INFO"
 

@@ -56,7 +56,7 @@ def over(request: pytest.FixtureRequest, platform: Any) -> Any:
 
 def reach(transport: str, url: str, bridge_to: Any) -> tuple[str, dict[str, str]]:
     """(what ``api_endpoint`` is, the environment) of a client of the platform at ``url``."""
-    env = {"STORAGE_EMULATOR_HOST": url}
+    env = {"API_ENDPOINT_OVERRIDE": url}  # with STORAGE_EMULATOR_HOST the SDK would upload without a token
     if transport == "rest":
         return url, env
     bridge = bridge_to(url)

@@ -16,6 +16,7 @@ from trainmaster.spec import JobSpec
 
 from api.app.unit_of_work import AppContext, AppContextDep
 from api.auth import Caller, Scope
+from api.http.connections import is_proxied
 from api.protocols.gcs import buckets
 from api.protocols.gcs.buckets import Bucket, volume_of
 from api.protocols.kit.script_access import ScriptAccess, script_or_caller
@@ -31,8 +32,6 @@ PACKAGE: Final = re.compile(
 )
 PACKAGE_LIMIT_BYTES: Final = 64 * 2**20
 _LOOPBACK: Final = frozenset({"127.0.0.1", "::1"})
-# With a proxy on this machine the real client may be elsewhere.
-_FORWARDED: Final = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
 # A foreign web page in a local browser must not act for the local user.
 _OF_PAGES: Final = ("origin", "sec-fetch-site")
 
@@ -69,10 +68,13 @@ async def _uploader(request: Request, context: AppContextDep) -> StorageCaller |
         return await script_or_caller(request, context, Scope.WRITE)
     setting = context.settings.vertex_open_staging
     is_here = request.client is not None and request.client.host in _LOOPBACK
-    is_direct = not any(name in request.headers for name in (*_FORWARDED, *_OF_PAGES))
-    if setting == "anywhere" or (setting == "loopback" and is_here and is_direct):
+    is_direct = not is_proxied(request.headers) and not any(name in request.headers for name in _OF_PAGES)
+    if is_direct and (setting == "anywhere" or (setting == "loopback" and is_here)):
         return None
-    raise Unauthenticated("This needs a token; `trainmaster vertex-env` tells how Google's client sends one.")
+    raise Unauthenticated(
+        "This needs a token: with API_ENDPOINT_OVERRIDE instead of STORAGE_EMULATOR_HOST Google's client sends one "
+        "(`trainmaster vertex-env`)."
+    )
 
 
 StorageReader = Annotated[StorageCaller, Depends(_storage_caller(Scope.READ))]

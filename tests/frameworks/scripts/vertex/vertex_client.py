@@ -52,6 +52,7 @@ custom.run(sync=False)
 local = aiplatform.CustomJob.from_local_script(
     display_name="local script",
     script_path=TASK,
+    credentials=Credentials(token=TOKEN),  # for the upload; those of init() are not used for it
     container_uri=PREBUILT,
     requirements=["six"],
     args=["--epochs", "3"],

@@ -42,6 +42,7 @@ bucket.blob("in.txt").upload_from_string("from the bucket")
 local = aiplatform.CustomJob.from_local_script(
     display_name=f"{NAME}-script",
     script_path=TASK,
+    credentials=Credentials(token=TOKEN),  # for the upload; those of init() are not used for it
     container_uri=SCRIPT_IMAGE,
     requirements=["six"],
     args=["--epochs", "3"],
