@@ -60,6 +60,7 @@ class QueuedGang:
     present wait (they carry its id as ``for_job``); it then precedes other jobs of its priority. ``is_preemptible``:
     as of a running job. ``overrun_s``: how much longer than ``max_run_time_s`` it may hold its resources until it is
     stopped. ``earlier_s``: run time of its earlier attempts in seconds. ``speed``: by replicas of its elastic role.
+    ``is_resumable``: as of a running job.
     """
 
     job_id: JobId
@@ -79,6 +80,7 @@ class QueuedGang:
     overrun_s: float = 0.0
     earlier_s: float = 0.0
     speed: SpeedCurve = UNMEASURED
+    is_resumable: bool = True
 
     @property
     def max_hold_s(self) -> float:
@@ -102,6 +104,7 @@ class QueuedGang:
             estimate=self.estimate,
             earlier_s=self.earlier_s,
             speed=self.speed,
+            is_resumable=self.is_resumable,
             **others,
         )
 
@@ -120,7 +123,8 @@ class RunningGang:
     ``indices``: index of each replica within its role, in the order of ``nodes``; if empty, 0, 1, 2 … per role.
     ``is_part``: replicas that leave an elastic gang which itself runs on: resources without a job of their own.
     ``earlier_s``: run time of earlier attempts in seconds, without the present one. ``is_endless``: it serves an
-    endpoint until that is removed. ``speed``: by replicas of its elastic role.
+    endpoint until that is removed. ``speed``: by replicas of its elastic role. ``is_resumable``: it has checkpoints, so
+    a stop costs a restart and not its work; turns stop no other job.
     """
 
     job_id: JobId
@@ -145,6 +149,7 @@ class RunningGang:
     earlier_s: float = 0.0
     is_endless: bool = False
     speed: SpeedCurve = UNMEASURED
+    is_resumable: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +202,8 @@ class Snapshot:
     """Everything a plan depends on. The order of the tuples does not matter. ``growing``: a subset of the running jobs.
 
     ``accounts``: a project without an account has weight 1, no quota and no past usage.
+    ``finished_run_times``: number of finished jobs with a run time in each of
+    :data:`.queue.policy_key.RUN_TIME_BUCKETS`; empty: none has finished.
     """
 
     now: datetime
@@ -207,6 +214,7 @@ class Snapshot:
     accounts: tuple[Account, ...] = ()
     bookings: tuple[Booking, ...] = ()
     policy: Policy = field(default_factory=Policy)
+    finished_run_times: tuple[int, ...] = ()
 
 
 class WaitReasonCode(StrEnum):

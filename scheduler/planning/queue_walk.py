@@ -26,6 +26,7 @@ from scheduler.planning.preemption.nominations import Nominations
 from scheduler.planning.preemption.policy import PreemptionPolicy
 from scheduler.planning.queue.job_classes import JobClass, QueueEntry
 from scheduler.planning.queue.ordering import JobQueue
+from scheduler.planning.queue.overtaking import Overtaking
 from scheduler.planning.queue.quota import QuotaExcess
 from scheduler.planning.queue.shares import Shares
 
@@ -53,7 +54,8 @@ class PlanningContext:
             self.free.headroom = self.empty.headroom = self.headroom
             self.eligibility.apply_headroom = self.headroom.bind
         self.running_usage = RunningUsage(self.cluster, snapshot.running)
-        self.preemption_policy = PreemptionPolicy(snapshot, self.shares)
+        self.overtaking = Overtaking(snapshot)
+        self.preemption_policy = PreemptionPolicy(snapshot, self.shares, self.overtaking)
         self.nominations = Nominations(snapshot, self.running_usage, self.preemption_policy)
 
     def workload(self) -> WorkloadProfile:
@@ -80,6 +82,14 @@ class PlanningContext:
 MAX_TIMED_BACKFILL_RESERVATIONS = 8
 # Job classes for which no reserved room could be borrowed. Searching for more would cost more than it finds.
 MAX_LOANS_REFUSED = 16
+
+
+# Eligibility key, project, user, priority, and whether the job is resumable.
+_LoanKey = tuple[str, str, str, int, bool]
+
+
+def _loan_key(job: QueuedGang, key: str) -> _LoanKey:
+    return key, job.project, job.user, job.priority, job.is_resumable
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +121,7 @@ class QueueWalk:
         self.watched = watched
         self.leftover: Capacity | None = None
         may_start = None if self.eligibility.is_open else context.may_start
-        self.queue = JobQueue(context.snapshot, self.shares, context.can_ever_run, may_start)
+        self.queue = JobQueue(context.snapshot, self.shares, context.can_ever_run, may_start, context.overtaking)
         self.starts: list[tuple[QueuedGang, PartialPlacement]] = []
         self.nominated: dict[JobId, PartialPlacement] = {}
         self.quota_holds: list[QuotaHold] = []
@@ -121,7 +131,7 @@ class QueueWalk:
         self.ledger = Ledger(context.free)
         self._budget = SearchBudget()
         self._reserved: set[int] = set()  # nodes for which a gang with a reservation competes
-        self._unlent: set[str] = set()  # eligibility keys for which no reservation lends room
+        self._unlent: set[_LoanKey] = set()  # jobs to which no reservation lends room
         self._considered: set[str] = set()  # eligibility keys that were considered for a reservation
 
     def run(self) -> list[QueueEntry]:
@@ -235,7 +245,7 @@ class QueueWalk:
                 self._reserve_for(job, key)
             if above_s != REFUSED and self._borrow(job, key):
                 return True
-            if job_class is not None and (above_s == REFUSED or not self._may_borrow(key)):
+            if job_class is not None and (above_s == REFUSED or not self._may_borrow(job, key)):
                 self.queue.refuse(job_class, above_s if has_single_key else None)
             return False
         level = self.ledger.level(run_time_s)
@@ -247,19 +257,18 @@ class QueueWalk:
         self._start(job, draft, run_time_s)
         return True
 
-    def _may_borrow(self, key: str) -> bool:
-        """False if it is known that no reservation lends room to this key."""
-        is_refused = key in self._unlent or len(self._unlent) >= MAX_LOANS_REFUSED
-        return self.context.snapshot.policy.takes_turns and not is_refused
+    def _may_borrow(self, job: QueuedGang, key: str) -> bool:
+        """False if it is known that no reservation lends room to jobs like this."""
+        is_refused = _loan_key(job, key) in self._unlent or len(self._unlent) >= MAX_LOANS_REFUSED
+        return self.context.preemption_policy.may_lend and not is_refused
 
     def _borrow(self, job: QueuedGang, key: str) -> bool:
-        """Start it in reserved room, if every holder of a reservation there may preempt it once its own room is
-        complete.
+        """Start it in reserved room, if every holder of a reservation there lends it
+        (:meth:`.PreemptionPolicy.may_backfill_over`).
 
-        Otherwise the room of a large gang would be idle until its last part is free, though a job that runs there has
-        to return it after its guaranteed time.
+        Otherwise the room of a large gang would be idle until its last part is free.
         """
-        if not self._may_borrow(key):
+        if not self._may_borrow(job, key):
             return False
         policy = self.context.preemption_policy
         lenders = [
@@ -270,8 +279,11 @@ class QueueWalk:
         if not lenders:
             return False
         draft = place(self.eligibility.demand(job, key), self.ledger.free, self._budget)
-        if draft is None or not self.ledger.holders(draft) <= set(lenders):
-            self._unlent.add(key)
+        if draft is None:
+            self._refused_above_s[key] = REFUSED  # there is no room, reserved or not
+            return False
+        if not self.ledger.holders(draft) <= set(lenders):
+            self._unlent.add(_loan_key(job, key))
             return False
         self._start(job, draft, REFUSED)
         return True
@@ -307,7 +319,9 @@ class QueueWalk:
         else:
             reservation = self._timeline.claim(job, lasting, context.empty.capacity)
         if reservation is not None:
-            reservation = context.headroom.lend(replace(reservation, demand=demand), context.free)
+            is_lent = reservation.start_s is None and context.preemption_policy.is_lent(job)
+            reservation = replace(reservation, demand=demand, is_lent=is_lent)
+            reservation = context.headroom.lend(reservation, context.free)
             self.ledger.reserve(reservation)
             self._reserved |= touched
             # Otherwise small jobs behind it would raise its project's share, and the gang would lose its turn.

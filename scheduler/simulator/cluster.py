@@ -124,6 +124,7 @@ class SimulatedCluster:
         self.policy = policy or Policy()
         self.accounts = tuple(accounts)
         self.bookings = tuple(bookings)
+        self.finished_run_times: tuple[int, ...] = ()
         self.nodes: dict[NodeId, NodeSnapshot] = {node.id: node for node in nodes}
         self.queued: dict[JobId, QueuedGang] = {}
         self.running: dict[JobId, SimulatedRun] = {}
@@ -144,6 +145,7 @@ class SimulatedCluster:
             accounts=self.accounts,
             bookings=self.bookings,
             policy=self.policy,
+            finished_run_times=self.finished_run_times,
         )
 
     def update_view(self, view: RunningGang) -> None:

@@ -12,7 +12,14 @@ from core.domain.ids import JobId
 from core.domain.sharing.policy import Policy, QueueOrder
 from scheduler.planning import NodeSnapshot, Plan, QueuedGang, Snapshot, plan
 from scheduler.planning.model import Account
-from scheduler.planning.queue.policy_key import CLOCK_S
+from scheduler.planning.queue.overtaking import next_overtaken_s
+from scheduler.planning.queue.policy_key import (
+    BY_LENGTH,
+    CLOCK_S,
+    RUN_TIME_BUCKETS,
+    next_comparison_s,
+    run_time_bucket,
+)
 from scheduler.simulator.cluster import SimulatedCluster, SimulatedRun, WrongPlan
 from scheduler.simulator.estimates import Estimator, Progress
 from scheduler.simulator.outcome import ClusterUsage, JobHistory, SimulationOutcome
@@ -130,6 +137,7 @@ class Simulation:
         self._stops: list[tuple[float, str]] = []
         self._look_s = math.inf
         self._is_dirty = False  # something changed since the last plan
+        self._finished = [0] * (len(RUN_TIME_BUCKETS) + 1)  # jobs that have ended, by run time
         self._job_seconds = 0.0  # integral of the number of jobs over time
         self._jobs_there = 0
         self._job_seconds_before: dict[str, float] = {}  # ``_job_seconds`` at the job's arrival
@@ -207,6 +215,7 @@ class Simulation:
         self.outcome.usage.end(ended)
         progress = self._progress.pop(name)
         progress.advance(now_s)
+        self._finished[run_time_bucket(progress.ran_s)] += 1
         self.estimator.ended(progress, now_s, is_cut_off=progress.remaining_s > _SOON_S, others=self._progress.values())
         self._is_dirty = True
 
@@ -238,6 +247,7 @@ class Simulation:
             estimate=self.estimator.of(progress),
             waits_since=self._moment(now_s) if progress.starts else None,
             is_preemptible=arrival.is_preemptible,
+            is_resumable=arrival.is_resumable,
             earlier_s=progress.allocated_s,
         )
 
@@ -256,6 +266,7 @@ class Simulation:
                 )
             )
         self.world.accounts = self._past.accounts()
+        self.world.finished_run_times = tuple(self._finished)
         return self.world.snapshot(self._moment(now_s))
 
     def _plan(self, now_s: float) -> None:
@@ -341,7 +352,8 @@ class Simulation:
         for span_s in (policy.time_slice_s, policy.rotation_s):
             if span_s is not None:
                 after_s.add(max(span_s, policy.min_run_time_s))
-        has_levels = policy.order is not QueueOrder.FIFO
+        has_levels = policy.order is QueueOrder.ATTAINED_SERVICE
+        is_by_length = policy.order in BY_LENGTH and policy.time_slice_s is not None
         for job_id, running in self.world.running.items():
             if running.stops_at is not None:
                 continue
@@ -353,6 +365,9 @@ class Simulation:
                     progress.allocated_s + CLOCK_S
                 ) // policy.rotation_s  # its total run time may complete a turn later
                 moments.append(now_s + (turns + 1) * policy.rotation_s - progress.allocated_s)
+            if is_by_length:
+                began_s = self._began_s[job_id]
+                moments.append(began_s + next_comparison_s(now_s - began_s, policy))
             if has_levels and progress.rate > 0:
                 moments += [
                     now_s + (end - progress.attained_gpu_s) / progress.rate
@@ -361,16 +376,20 @@ class Simulation:
                 ][:1]
             nearest_s = min(nearest_s, *(moment for moment in moments if moment > soon_s), math.inf)
         start = self.scenario.start
-        if has_levels or policy.rotation_s is not None:
-            for job in self.world.queued.values():
-                since_s = ((job.waits_since or job.queued_at) - start).total_seconds()
-                if now_s < since_s + policy.starvation_s - _SOON_S < nearest_s:
-                    nearest_s = since_s + policy.starvation_s
+        if policy.order is not QueueOrder.FIFO or policy.rotation_s is not None:
+            nearest_s = min(nearest_s, self._next_starving_s(now_s))
+        if policy.order in BY_LENGTH:
+            nearest_s = min(nearest_s, now_s + next_overtaken_s(self.world.queued.values(), self._moment(now_s)))
         for booking in self.scenario.bookings:
             for moment in (booking.begins_at, booking.ends_at):
                 if (at_s := (moment - start).total_seconds()) > soon_s:
                     nearest_s = min(nearest_s, at_s)
         return min(nearest_s, now_s + self.scenario.look_s)
+
+    def _next_starving_s(self, now_s: float) -> float:
+        start, starvation_s = self.scenario.start, self.scenario.policy.starvation_s
+        since_s = [((job.waits_since or job.queued_at) - start).total_seconds() for job in self.world.queued.values()]
+        return min((at_s + starvation_s for at_s in since_s if at_s + starvation_s - _SOON_S > now_s), default=math.inf)
 
     def _moment(self, at_s: float) -> datetime:
         return self.scenario.start + timedelta(seconds=at_s)

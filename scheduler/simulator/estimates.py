@@ -83,6 +83,8 @@ class Progress:
     @property
     def unsaved_s(self) -> float:
         """Work since the last checkpoint."""
+        if not self.arrival.is_resumable:
+            return self.done_s
         every_s = self.checkpoint_every_s
         return math.fmod(self.done_s, every_s) if every_s else 0.0
 

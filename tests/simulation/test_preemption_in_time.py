@@ -85,13 +85,22 @@ def test_the_shorter_one_takes_its_turn_when_durations_are_known() -> None:
 def test_what_is_learnt_while_it_runs_gives_the_place_back_to_the_shorter_one() -> None:
     # Both are unknown at first. From 12 s on the one that runs is known to be short; the other one never was started.
     jobs = [
-        {"name": "first", "gpus": 8, "duration": "400s"},
+        {"name": "first", "gpus": 8, "duration": "40000s"},
         {"name": "second", "at": "5s", "gpus": 8, "duration": "30s"},
     ]
-    policy = {**TURNS, "levels_gpu_s": [160, 100_000]}
-    outcome = _run(jobs=jobs, policy=policy, estimates="learnt", learnt_after="12s")
-    # At 12 s the first tells that 388 s x 8 GPUs are left: more than the 160 of one that nobody knows yet.
-    assert _ends(outcome) == {"second": 42.0, "first": 430.0}
+    outcome = _run(jobs=jobs, policy=TURNS, estimates="learnt", learnt_after="12s")
+    # At 12 s the first reports that 39,988 s are left: much more than the index of a job of unknown length.
+    assert _ends(outcome) == {"second": 42.0, "first": 40_030.0}
+
+
+def test_a_turn_stops_no_job_without_checkpoints() -> None:
+    jobs = [{**SHORT_AND_LONG[0], "resumable": False}, SHORT_AND_LONG[1]]
+    assert _ends(_run(jobs=jobs, policy=TURNS, estimates="known")) == {"long": 100.0, "short": 120.0}
+
+
+def test_a_job_without_checkpoints_starts_over_after_a_preemption() -> None:
+    jobs = [{**SHORT_AND_LONG[0], "resumable": False}, {**SHORT_AND_LONG[1], "priority": 90}]
+    assert _ends(_run(jobs=jobs, policy={**TURNS, "time_slice_s": None})) == {"short": 30.0, "long": 130.0}
 
 
 def test_jobs_of_unknown_length_are_preempted_at_the_next_level() -> None:

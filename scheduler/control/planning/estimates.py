@@ -9,11 +9,12 @@ from datetime import UTC, datetime, timedelta
 from math import floor, isfinite, log
 from typing import Final
 
-from sqlalchemy import and_, func, not_, or_, select
+from sqlalchemy import and_, exists, func, not_, or_, select
 from sqlalchemy.orm import Session
 
 from core.db.repositories.nodes import is_live
-from core.db.tables import Attempt, Job, Project, Replica, User
+from core.db.tables import Attempt, Checkpoint, Job, Project, Replica, User
+from core.domain.jobs.name_patterns import pattern_of
 from core.domain.jobs.progress_rate import progress_view
 from core.domain.jobs.states import AttemptState, JobState
 from core.domain.serving.jobs import ENDPOINT_LABEL
@@ -26,6 +27,7 @@ from scheduler.planning.forecast.durations import (
     estimate_from_progress,
 )
 from scheduler.planning.model import Estimate
+from scheduler.planning.queue.policy_key import RUN_TIME_BUCKETS, run_time_bucket
 
 # The newest ended jobs; more would hardly change an estimate.
 _HISTORY: Final = 5000
@@ -41,6 +43,7 @@ _IS_ENDLESS: Final = and_(
     Job.spec["labels"][ENDPOINT_LABEL].as_string().is_not(None),
 )
 IS_ENDLESS: Final = _IS_ENDLESS.label("is_endless")
+HAS_CHECKPOINTS: Final = exists().where(Checkpoint.job_id == Job.id).label("has_checkpoints")
 # Run times of running jobs are rounded down to a power of this, so that new ones are learnt rarely.
 _COARSE: Final = 1.25
 # A job that lasts thirty years or more has no end worth waiting for.
@@ -49,12 +52,19 @@ ENDLESS_S: Final = 1e9
 
 @dataclass(slots=True)
 class Estimates:
-    """What one process has learnt. For one thread. ``version`` grows with each new sample."""
+    """What one process has learnt. For one thread.
+
+    Attributes:
+        version: grows with each new sample. finished_run_times: as of a snapshot.
+    """
 
     version: int = 0
+    finished_run_times: tuple[int, ...] = ()
     durations: DurationModel = field(default_factory=lambda: DurationModel(()))
     _unfinished: tuple[UnfinishedRun, ...] = ()
     _history: deque[PastRun] = field(default_factory=lambda: deque(maxlen=_HISTORY))
+    _had_checkpoints: deque[bool] = field(default_factory=lambda: deque(maxlen=_HISTORY))  # of the same jobs
+    _resumable: dict[tuple[str, str, str], bool] = field(default_factory=dict)  # the last by project, user, name
     _newest: tuple[datetime, str] = (_LONG_AGO, "")
     _learnt_at: datetime = _LONG_AGO
     _looked_at: datetime = _LONG_AGO
@@ -67,13 +77,28 @@ class Estimates:
             fresh = self._read_history(session)
             unfinished = _read_unfinished(session, now)
             if fresh or (self.version and unfinished != self._unfinished):
-                self._history.extend(fresh)
+                self._remember(fresh)
                 self._unfinished = unfinished
                 self.durations = DurationModel(self._history, unfinished)
                 self.version += 1
         if now - self._looked_at >= _LOOK_AGAIN:
             self._looked_at = now
             self._progress = _read_progress(session)
+
+    def _remember(self, fresh: Sequence[tuple[PastRun, bool]]) -> None:
+        self._history.extend(past for past, _ in fresh)
+        self._had_checkpoints.extend(had for _, had in fresh)
+        counts = [0] * (len(RUN_TIME_BUCKETS) + 1)
+        for past in self._history:
+            counts[run_time_bucket(past.ran_s)] += 1
+        self.finished_run_times = tuple(counts)
+        self._resumable = {
+            _namesakes(past.traits): had for past, had in zip(self._history, self._had_checkpoints, strict=True)
+        }
+
+    def is_resumable(self, traits: JobTraits) -> bool:
+        """Whether the user's last ended job of that name in the project had checkpoints; so this one will, too."""
+        return self._resumable.get(_namesakes(traits), False)
 
     def of_running(
         self, attempt_id: str, traits: JobTraits, ran_s: float, max_run_time_s: float | None, now: datetime
@@ -92,12 +117,14 @@ class Estimates:
             return None
         return finite(self.durations.estimate(traits, ran_s=ran_s, max_run_time_s=max_run_time_s))
 
-    def _read_history(self, session: Session) -> list[PastRun]:
+    def _read_history(self, session: Session) -> list[tuple[PastRun, bool]]:
+        """With whether each job had checkpoints, the oldest first."""
         at, job_id = self._newest
         rows = session.execute(
             select(
                 Job.id, Job.name, Job.shape, Job.run_s, Job.finished_at, Job.state,
                 Project.name.label("project"), User.name.label("user"), Job.spec["code"].as_string().label("code"),
+                HAS_CHECKPOINTS,
             )
             .join(Project, Project.id == Job.project_id)
             .join(User, User.id == Job.user_id)
@@ -113,14 +140,21 @@ class Estimates:
         if rows:
             self._newest = (rows[0].finished_at, rows[0].id)
         return [
-            PastRun(
-                JobTraits(row.project, row.user, row.name, row.code or "", row.shape),
-                row.run_s,
-                row.finished_at,
-                is_cut_off=row.state == JobState.EXPIRED.value,
+            (
+                PastRun(
+                    JobTraits(row.project, row.user, row.name, row.code or "", row.shape),
+                    row.run_s,
+                    row.finished_at,
+                    is_cut_off=row.state == JobState.EXPIRED.value,
+                ),
+                row.has_checkpoints,
             )
             for row in reversed(rows)
         ]
+
+
+def _namesakes(traits: JobTraits) -> tuple[str, str, str]:
+    return traits.project, traits.user, pattern_of(traits.name)
 
 
 def finite(estimate: Estimate | None) -> Estimate | None:

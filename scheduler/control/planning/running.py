@@ -24,7 +24,7 @@ from scheduler.control.attempts.attempt_snapshot import Stop
 from scheduler.control.attempts.backoff import restart_delay
 from scheduler.control.attempts.completion_rules import DEADLINE_SLACK
 from scheduler.control.attempts.decide import KILL_SLACK
-from scheduler.control.planning.estimates import ENDLESS_S, IS_ENDLESS, Estimates
+from scheduler.control.planning.estimates import ENDLESS_S, HAS_CHECKPOINTS, IS_ENDLESS, Estimates
 from scheduler.control.planning.node_cache import ReplicaHolding
 from scheduler.control.planning.speeds import Speeds
 from scheduler.planning.forecast.durations import JobTraits
@@ -62,7 +62,7 @@ def running_rows(session: Session) -> Sequence[Any]:
             Job.spec["preemptible"].as_boolean().label("preemptible"),
             Project.name.label("project"), User.name.label("user"),
             Attempt.id.label("attempt_id"), Attempt.state.label("attempt_state"), Attempt.started_at,
-            Attempt.stop, Attempt.decided_at, STOP_GRACE_S, IS_ENDLESS,
+            Attempt.stop, Attempt.decided_at, STOP_GRACE_S, IS_ENDLESS, HAS_CHECKPOINTS,
         )
         .join(Attempt, Attempt.job_id == Job.id)
         .join(Project, Project.id == Job.project_id)
@@ -137,6 +137,7 @@ def _view(
         earlier_s=row.run_s,
         is_endless=row.is_endless,
         speed=UNMEASURED if gang.elastic is None else speeds.of(JobId(row.id), row.project, row.user, row.name),
+        is_resumable=row.has_checkpoints or estimates.is_resumable(traits),
     )
 
 

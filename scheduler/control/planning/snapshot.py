@@ -19,7 +19,7 @@ from core.domain.jobs.speed_curve import UNMEASURED
 from core.domain.jobs.states import DesiredState, JobState
 from core.domain.sharing.resources import Gang
 from core.domain.sharing.usage import DecayedUsage
-from scheduler.control.planning.estimates import IS_ENDLESS, Estimates, of_stopped
+from scheduler.control.planning.estimates import HAS_CHECKPOINTS, IS_ENDLESS, Estimates, of_stopped
 from scheduler.control.planning.node_cache import NodeCache, RawNode, raw_nodes, usage_of
 from scheduler.control.planning.planner_inputs import changed_usage, load_settings, settings_fingerprint
 from scheduler.control.planning.quarantine_updates import failures_fingerprint, next_change
@@ -34,7 +34,8 @@ from scheduler.control.planning.running import (
 from scheduler.control.planning.speeds import Speeds
 from scheduler.planning.forecast.durations import JobTraits
 from scheduler.planning.model import Estimate, QueuedGang, Reason, Snapshot, WaitReasonCode
-from scheduler.planning.queue.policy_key import turns_taken
+from scheduler.planning.queue.overtaking import next_overtaken_s
+from scheduler.planning.queue.policy_key import BY_LENGTH, next_comparison_s, turns_taken
 
 GANG_CACHE_SIZE: Final = 20_000
 # SQLite limits the number of parameters; above this number of changes everything is read at once.
@@ -88,7 +89,7 @@ class _Waiting:
     """A waiting job as it was read; ``version``: of the estimates that were used for it.
 
     ``has_own_estimate``: its estimate does not depend on others: it reported its remaining run time when its last
-    attempt ended, or it has no end.
+    attempt ended, or it has no end. ``has_checkpoints``: of its own.
     """
 
     generation: int
@@ -99,6 +100,7 @@ class _Waiting:
     reason_key: str
     version: int = 0
     has_own_estimate: bool = False
+    has_checkpoints: bool = False
 
 
 @dataclass(slots=True)
@@ -174,6 +176,7 @@ def load_snapshot(session: Session, cache: SnapshotCache, now: datetime, *, can_
         accounts=settings.accounts,
         bookings=settings.bookings,
         policy=policy,
+        finished_run_times=cache.estimates.finished_run_times,
     )
     ends = session.execute(
         select(func.min(Job.not_before)).where(Job.state == JobState.QUEUED.value, Job.not_before > now)
@@ -210,6 +213,11 @@ def next_turn(snapshot: Snapshot) -> datetime | None:
     starves = timedelta(seconds=policy.starvation_s)
     waits = min((gang.waits_since or gang.queued_at for gang in snapshot.queued), default=now)
     times = [at + span for at in began for span in spans if at + span > now]
+    if policy.order in BY_LENGTH and policy.time_slice_s is not None:
+        ran_s = [(now - at).total_seconds() for at in began]
+        times += [at + timedelta(seconds=next_comparison_s(s, policy)) for at, s in zip(began, ran_s, strict=True)]
+    if policy.order in BY_LENGTH:
+        times.append(now + timedelta(seconds=next_overtaken_s(snapshot.queued, now)))
     if policy.rotation_s is not None:  # the run time of earlier attempts counts, and may fill the turn later
         for gang in live:
             if gang.started_at is not None:
@@ -239,7 +247,7 @@ def _refresh(session: Session, cache: SnapshotCache, now: datetime) -> dict[JobI
         if job is None or job.generation != generation:
             fresh.append(job_id)
         else:
-            jobs[job_id] = job if job.version == version or job.has_own_estimate else _learn(job, cache.estimates)
+            jobs[job_id] = job if job.version == version else _learn(job, cache.estimates)
         if written is not None:
             own_reasons[JobId(job_id)] = reason_from_json(written)
     cache.jobs = jobs
@@ -254,10 +262,12 @@ def _refresh(session: Session, cache: SnapshotCache, now: datetime) -> dict[JobI
 
 
 def _learn(waiting: _Waiting, estimates: Estimates) -> _Waiting:
-    queued = waiting.queued
-    estimate = estimates.of_waiting(waiting.traits, waiting.ran_s, queued.max_run_time_s)
-    if estimate != queued.estimate:
-        queued = replace(queued, estimate=estimate)
+    queued, estimate = waiting.queued, waiting.queued.estimate
+    if not waiting.has_own_estimate:
+        estimate = estimates.of_waiting(waiting.traits, waiting.ran_s, queued.max_run_time_s)
+    is_resumable = waiting.has_checkpoints or estimates.is_resumable(waiting.traits)
+    if estimate != queued.estimate or is_resumable != queued.is_resumable:
+        queued = replace(queued, estimate=estimate, is_resumable=is_resumable)
     return replace(waiting, queued=queued, version=estimates.version)
 
 
@@ -266,7 +276,8 @@ def _read_queued(session: Session, cache: SnapshotCache, where: ColumnElement[bo
         select(
             Job.id, Job.name, Job.priority, Job.queued_at, Job.shape, Job.generation, Job.max_run_time_s,
             Job.attained_gpu_s, Job.run_s, Job.waiting_since, Job.preemption, Job.preempting_since,
-            STOP_GRACE_S, IS_ENDLESS, Job.project_id, Job.user_id, Job.spec["code"].as_string().label("code"),
+            STOP_GRACE_S, IS_ENDLESS, HAS_CHECKPOINTS, Job.project_id, Job.user_id,
+            Job.spec["code"].as_string().label("code"),
             Job.spec["preemptible"].as_boolean().label("preemptible"), Project.name.label("project"),
             User.name.label("user"),
         )
@@ -293,11 +304,20 @@ def _read_queued(session: Session, cache: SnapshotCache, where: ColumnElement[bo
             is_preemptible=r.preemptible is not False,
             overrun_s=late_after_limit(r.stop_grace_s).total_seconds(),
             earlier_s=r.run_s,
+            is_resumable=r.has_checkpoints or estimates.is_resumable(traits),
         )  # fmt: skip
         preempted = "" if r.preemption is None else str(r.preemption["sentence"])
         key = user_shape_key(r.shape, r.project_id, r.user_id)
         cache.jobs[JobId(r.id)] = _Waiting(
-            r.generation, queued, traits, r.run_s, preempted, key, estimates.version, r.is_endless or r.id in own
+            r.generation,
+            queued,
+            traits,
+            r.run_s,
+            preempted,
+            key,
+            estimates.version,
+            r.is_endless or r.id in own,
+            r.has_checkpoints,
         )
 
 

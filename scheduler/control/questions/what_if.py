@@ -17,6 +17,7 @@ from core.domain.ids import JobId
 from core.domain.jobs.states import JobState
 from core.domain.sharing.policy import Policy, parse_policy
 from core.domain.sharing.resources import Gang
+from scheduler.control.planning.estimates import HAS_CHECKPOINTS
 from scheduler.control.planning.snapshot import SnapshotCache, load_snapshot
 from scheduler.planning.model import Account, NodeSnapshot
 from scheduler.simulator.metrics import Summary, summarise
@@ -82,6 +83,7 @@ def _history(session: Session, since: datetime) -> tuple[FinishedJob, ...]:
             Job.id, Job.name, Job.created_at, Job.run_s, Job.gang, Job.priority, Job.max_run_time_s,
             Project.name.label("project"), User.name.label("user"), Job.spec["code"].as_string().label("code"),
             Job.spec["preemptible"].as_boolean().label("preemptible"),
+            HAS_CHECKPOINTS,
         )
         .join(Project, Project.id == Job.project_id)
         .join(User, User.id == Job.user_id)
@@ -92,7 +94,7 @@ def _history(session: Session, since: datetime) -> tuple[FinishedJob, ...]:
     return tuple(
         FinishedJob(
             r.id, r.name, r.created_at, r.run_s, Gang.from_json(r.gang), r.project, r.user, r.priority, r.code or "",
-            r.max_run_time_s, r.preemptible is not False,
+            r.max_run_time_s, r.preemptible is not False, r.has_checkpoints,
         )
         for r in rows
     )  # fmt: skip

@@ -317,8 +317,8 @@ class Explainer:
     def _with_start(self, demand: Demand, reason: Reason) -> Reason:
         """Adds the expected start of the shape's first job, if it has a reservation."""
         reservation = self._backfill_reservations.get(id(demand))
-        if reservation is None:
-            return reason
+        if reservation is None or reservation.is_lent:
+            return reason  # nothing is promised
         numbers = {**reason.numbers, RESERVED_FOR: reservation.job.job_id, "on": self._node_names(reservation)}
         on = phrases.shortlist(self._node_names(reservation))
         if reservation.start_s is None:

@@ -27,7 +27,8 @@ from scheduler.planning.model import (
     RunningGang,
     Snapshot,
 )
-from scheduler.planning.queue.policy_key import turns_taken
+from scheduler.planning.queue.overtaking import next_overtaken_s
+from scheduler.planning.queue.policy_key import BY_LENGTH, next_comparison_s, turns_taken
 
 # Jobs that are overdue end in a moment.
 _MOMENT_S: Final = 1.0
@@ -161,12 +162,16 @@ class Projection:
             return
         for opens_at in {node.opens_at for node in self._nodes.values() if node.opens_at is not None}:
             yield max(now_s, (opens_at - began).total_seconds())
+        if policy.order in BY_LENGTH:
+            yield now_s + next_overtaken_s(self.queued.values(), self.now)
         spans = [span for span in (policy.time_slice_s, policy.rotation_s) if span is not None]
         spans = spans or [policy.min_run_time_s]
         for running in self.running.values():
             if running.view.started_at is not None and running.view.is_preemptible:
                 since_s = (running.view.started_at - began).total_seconds()
                 moments = [since_s + max(span, policy.min_run_time_s) for span in spans]
+                if policy.order in BY_LENGTH and policy.time_slice_s is not None:
+                    moments.append(since_s + next_comparison_s(now_s - since_s, policy))
                 if policy.rotation_s is not None:
                     turns = turns_taken(running.view, policy, self.now)
                     moments.append(since_s + (turns + 1) * policy.rotation_s - running.view.earlier_s)
@@ -397,5 +402,5 @@ def _returning(view: RunningGang) -> QueuedGang | None:
         return None
     return QueuedGang(
         view.job_id, view.name, view.project, view.user, view.priority, view.queued_at, view.gang, view.gang.shape(),
-        None, view.attained_gpu_s, view.estimate, earlier_s=view.earlier_s,
+        None, view.attained_gpu_s, view.estimate, earlier_s=view.earlier_s, is_resumable=view.is_resumable,
     )  # fmt: skip

@@ -28,12 +28,14 @@ class BackfillReservation:
     """Backfill reservation: nodes for a waiting gang from ``start_s`` on (seconds from now; ``None``: unknown).
 
     ``backfillable``: per reserved node, what other jobs may use meanwhile even if they do not end before the start.
+    ``is_lent``: other jobs like it may use all of it.
     """
 
     job: QueuedGang
     demand: Demand
     start_s: float | None
     backfillable: Mapping[int, FreeAmounts]
+    is_lent: bool = False
 
     @property
     def opens_s(self) -> float:

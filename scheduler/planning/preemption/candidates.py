@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 from functools import cached_property
 
 from core.domain.ids import JobId
-from core.domain.sharing.policy import QueueOrder
 from scheduler.planning.model import PreemptCode, QueuedGang, RunningGang, Snapshot
 from scheduler.planning.placement.backfill import RunningUsage
 from scheduler.planning.placement.cluster import ClusterIndex
@@ -103,12 +103,16 @@ class PreemptionCandidates:
             evictables = self.replicas_for(preemptor)
             if with_gangs:
                 evictables += [
-                    gang
+                    self._for_turn(preemptor, gang) if reason is PreemptCode.TIME_SLICE else gang
                     for gang in self.gangs
-                    if gang.gang.job_id not in barred and self.preemption_policy.reason_to_preempt(preemptor, gang.gang)
+                    if gang.gang.job_id not in barred
+                    and (reason := self.preemption_policy.reason_to_preempt(preemptor, gang.gang))
                 ]
             ranking = self._rankings[key] = NodeRanking(evictables)
         return ranking
+
+    def _for_turn(self, preemptor: QueuedGang, gang: Evictable) -> Evictable:
+        return replace(gang, cost=self.preemption_policy.turns.cost_of_turn(preemptor, gang.gang, gang.cost))
 
     def rights_key(self, job: QueuedGang) -> tuple[object, ...]:
         """Equal for jobs of one shape with the same rights over every running gang."""
@@ -117,10 +121,9 @@ class PreemptionCandidates:
         turns = self.preemption_policy.turns
         turn: tuple[object, ...] = ()
         if self.policy.rotation_s is not None:
-            turn = (turns.level(job), job.estimate, turns.rank_among_running(job))
+            turn = (*turns.rights(job), turns.level(job), job.estimate, turns.rank_among_running(job))
         elif self.policy.time_slice_s is not None:
-            is_fifo = self.policy.order is QueueOrder.FIFO
-            turn = (turns.level(job), job.estimate, job.queued_at if is_fifo else None)
+            turn = turns.rights(job)
         return (job.priority, job.project, job.user, job.shape, *turn)
 
     def exclude(self, victims: Iterable[JobId]) -> None:

@@ -52,7 +52,12 @@ class HypotheticalCapacities:
     def of(self, job: QueuedGang) -> EvictionWhatIf:
         """What ``job`` may use, plus resources that are becoming free and are promised to no job."""
         ledger = self._ledger
-        if self.has_reservation(job) or self._preemption_policy.may_reclaim(job) or self._is_passed_over(job):
+        if (
+            self.has_reservation(job)
+            or self._preemption_policy.may_reclaim(job)
+            or self._is_passed_over(job)
+            or self._is_lent_to(job)
+        ):
             level, reserved_nodes = 0, frozenset[int]()
         else:
             level, reserved_nodes = ledger.level(job.max_hold_s), ledger.reserved_nodes
@@ -65,6 +70,13 @@ class HypotheticalCapacities:
                 what_if.evict(evictables)
                 what_if.claim(draft)
         return what_if
+
+    def _is_lent_to(self, job: QueuedGang) -> bool:
+        """Whether all reservations are lent to this job."""
+        return self._preemption_policy.overtaking.is_by_length and all(
+            reservation.start_s is None and self._preemption_policy.may_backfill_over(reservation.job, job)
+            for reservation in self._ledger.backfill_reservations
+        )
 
     def _is_passed_over(self, job: QueuedGang) -> bool:
         """Whether all reservations belong to jobs of lower priority that were reached first because this job is over

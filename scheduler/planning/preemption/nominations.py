@@ -36,20 +36,20 @@ class Nominations:
         self.victims: tuple[Evictable, ...] = tuple(Evictable(gang, tuple(uses), 0.0) for gang, uses in stopping)
         self.preemptors = {gang.stopping_for for gang, _ in stopping if gang.stopping_for is not None}
         nominated = [job for job in snapshot.queued if job.room_since is not None or job.job_id in self.preemptors]
-        self._preemption_policy = preemption_policy
+        self.preemption_policy = preemption_policy
         self._due = sorted(nominated, key=self._order, reverse=True)
         self.jobs = {job.job_id: job for job in nominated}
 
     def _order(self, job: QueuedGang) -> tuple[object, ...]:
         since: datetime = job.room_since or job.queued_at
-        return not self._preemption_policy.may_reclaim(job), -job.priority, since, job.queued_at, job.job_id
+        return not self.preemption_policy.may_reclaim(job), -job.priority, since, job.queued_at, job.job_id
 
     def pop_due(self, priority: int) -> QueuedGang | None:
         """The next nominated job that precedes all other jobs of ``priority``; each is returned once."""
         if not self._due:
             return None
         job = self._due[-1]
-        return self._due.pop() if job.priority >= priority or self._preemption_policy.may_reclaim(job) else None
+        return self._due.pop() if job.priority >= priority or self.preemption_policy.may_reclaim(job) else None
 
     def victims_of(self, job: QueuedGang) -> list[RunningGang]:
         """The victims that are stopping for ``job``."""
@@ -58,7 +58,7 @@ class Nominations:
 
     def place_nominated(self, job: QueuedGang, demand: Demand, ledger: Ledger) -> PartialPlacement | None:
         """Placement of ``job`` once its victims are gone; ``None`` if their room does not suffice."""
-        if self._preemption_policy.may_reclaim(job):
+        if self.preemption_policy.may_reclaim(job):
             what_if = EvictionWhatIf(ledger.free)
         else:
             level = ledger.level(job.max_hold_s)

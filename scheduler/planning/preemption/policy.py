@@ -12,6 +12,7 @@ from typing import Final
 from core.domain.sharing.policy import Policy
 from scheduler.planning.model import PreemptCode, QueuedGang, RunningGang, Snapshot
 from scheduler.planning.preemption.time_slicing import ShareExchange, TimeSlicing
+from scheduler.planning.queue.overtaking import Overtaking
 from scheduler.planning.queue.quota import (
     is_guaranteed,
     is_guaranteed_to_user,
@@ -22,6 +23,7 @@ from scheduler.planning.queue.shares import Shares
 
 # No job is started and stopped at the same moment, whatever the policy says.
 _LEAST_RUN_S: Final = 1e-3
+_SAME_SHARE: Final = 1e-9
 
 
 class PreemptionPolicy:
@@ -32,11 +34,12 @@ class PreemptionPolicy:
         priority applies.
     """
 
-    def __init__(self, snapshot: Snapshot, shares: Shares) -> None:
+    def __init__(self, snapshot: Snapshot, shares: Shares, overtaking: Overtaking | None = None) -> None:
+        self.overtaking = overtaking or Overtaking(snapshot)
         self.policy: Policy = snapshot.policy
         self.shares = shares
         self.exchange = ShareExchange(snapshot, shares)
-        self.turns = TimeSlicing(snapshot, self.exchange)
+        self.turns = TimeSlicing(snapshot, self.exchange, self.overtaking)
         self._has_guarantees = any(account.quota.guaranteed for account in snapshot.accounts)
         self._has_user_guarantees = any(account.quota.user_guaranteed for account in snapshot.accounts)
         policy = self.policy
@@ -118,12 +121,15 @@ class PreemptionPolicy:
         return None
 
     def may_backfill_over(self, job: QueuedGang, other: QueuedGang) -> bool:
-        """Whether ``job``, which holds a reservation, may reclaim the room of ``other`` later if that starts there now.
+        """Whether ``other`` may start in the room that is reserved for ``job``, whose start has no known time.
 
-        Only within one project, or where fair shares are off, since shares may change until then. Not once ``job``
-        starves.
+        In an order by length until ``job`` is overtaken, and after that if ``job`` can take the room back. In other
+        orders if ``job`` may reclaim it after a turn: only within one project, or where fair shares are off, since
+        shares may change until then, and not once ``job`` starves.
         """
         policy = self.policy
+        if self.overtaking.is_by_length:
+            return self._lends(job, other)
         if not other.is_preemptible or self.turns.has_starved(job):
             return False  # a stream of short jobs could otherwise delay it for ever
         if job.priority != other.priority:
@@ -131,6 +137,34 @@ class PreemptionPolicy:
         if not policy.takes_turns or (policy.is_fair and job.project != other.project):
             return False
         return self.turns.will_come_first(job, other)
+
+    @property
+    def may_lend(self) -> bool:
+        """Whether any reservation may be lent."""
+        return self.policy.takes_turns or self.overtaking.is_by_length
+
+    def is_lent(self, job: QueuedGang) -> bool:
+        """Whether a reservation of ``job`` without a known time is lent to all jobs of its priority and share."""
+        return self.overtaking.is_by_length and not self.overtaking.is_overtaken(job)
+
+    def _lends(self, job: QueuedGang, other: QueuedGang) -> bool:
+        if job.priority != other.priority or not self._has_no_larger_share(other, job):
+            return False
+        if not self.overtaking.is_overtaken(job):
+            return True
+        return other.is_resumable and other.is_preemptible and self.turns.may_take_back_from(job, other)
+
+    def _has_no_larger_share(self, other: QueuedGang, job: QueuedGang) -> bool:
+        """Whether its project, or its user in the same project, holds no more than those of ``job``."""
+        if not self.policy.is_fair:
+            return True
+        shares, reserved = self.shares, self.exchange.needs_of(job)  # the reservation counts as held
+        if other.project != job.project:
+            return shares.project_share(other.project) <= shares.project_share(job.project, reserved) + _SAME_SHARE
+        return other.user == job.user or (
+            shares.user_share(other.project, other.user)
+            <= shares.user_share(job.project, job.user, reserved) + _SAME_SHARE
+        )
 
     def may_take_growth(self, job: QueuedGang, gang: RunningGang) -> bool:
         """Whether ``job`` may take the replicas that ``gang`` has above its minimum."""

@@ -147,7 +147,9 @@ class Preemption:
         self.nominated = nominated
         self.hopeless = hopeless
         self.over_quota = over_quota
-        self.preemption_policy = PreemptionPolicy(snapshot, nominations.shares_after(shares, nominated))
+        self.preemption_policy = PreemptionPolicy(
+            snapshot, nominations.shares_after(shares, nominated), nominations.preemption_policy.overtaking
+        )
         self.messages = PreemptionMessages(snapshot)
         self.builder = DecisionBuilder(self.messages, self.preemption_policy)
         self.decision = self.builder.decision
@@ -226,7 +228,14 @@ class Preemption:
         """Equal for jobs that may take the same resources by the same rules."""
         quota_holder = (job.project, job.user) if job.job_id in self.over_quota else ()
         has_reservation = self.capacities.has_reservation(job)
-        return (id(demand), has_reservation, job.max_hold_s, quota_holder, *self.candidates.rights_key(job))
+        return (
+            id(demand),
+            has_reservation,
+            job.max_hold_s,
+            job.is_resumable,
+            quota_holder,
+            *self.candidates.rights_key(job),
+        )
 
     def _migrate(self, waiting: Iterable[tuple[QueuedGang, Demand]]) -> None:
         """Migrations with which gangs start for which no victim is stopped."""

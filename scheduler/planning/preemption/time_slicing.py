@@ -14,14 +14,17 @@ from core.domain.ids import JobId
 from core.domain.sharing.gpus import accepted_models
 from core.domain.sharing.policy import Policy, QueueOrder
 from scheduler.planning.model import QueuedGang, RunningGang, Snapshot
-from scheduler.planning.queue.policy_key import CLOCK_S, long_job_s, policy_key, turns_taken
-from scheduler.planning.queue.shares import GPUS, JOBS, Shares, gpu_milli, model_key
+from scheduler.planning.queue.overtaking import Overtaking, has_passed
+from scheduler.planning.queue.policy_key import BY_LENGTH, CLOCK_S, gittins_index, long_job_s, policy_key, turns_taken
+from scheduler.planning.queue.shares import GPUS, JOBS, Shares, gpu_milli, gpus_of, model_key
 
 # Where durations are estimates, the preemptor's remaining time must be at most half the victim's: a swap costs both
 # jobs time, and an estimate is often off by as much. Where durations are known, it suffices that the swap pays for
 # itself.
 _CLEARLY_LESS: Final = 0.5
-_BY_LENGTH: Final = (QueueOrder.SHORTEST_FIRST, QueueOrder.FAIR_FINISH)
+# Of a job of unknown length the index says little, and it rises from the first second that the job runs: with less
+# hysteresis jobs of one age stop each other in turn and all end late.
+_MUCH_LESS: Final = 1 / 16
 _LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
 
 
@@ -128,11 +131,13 @@ _TurnRecord = tuple[int, datetime, str]
 class TimeSlicing:
     """Compares waiting with running jobs of equal priority. All comparisons are cached per job."""
 
-    def __init__(self, snapshot: Snapshot, exchange: ShareExchange) -> None:
+    def __init__(self, snapshot: Snapshot, exchange: ShareExchange, overtaking: Overtaking) -> None:
+        self.overtaking = overtaking
         self.policy: Policy = snapshot.policy
         self.now: datetime = snapshot.now
         self._exchange = exchange
         self._long_s = long_job_s(snapshot)
+        self._index = gittins_index(snapshot.finished_run_times)
         self._waiting_keys: dict[JobId, float] = {}
         self._running_keys: dict[JobId, tuple[float, float, bool]] = {}
         self._running = snapshot.running
@@ -140,7 +145,9 @@ class TimeSlicing:
         self._running_turns: list[_TurnRecord] | None = None
 
     def may_take_turn(self, job: QueuedGang, gang: RunningGang) -> bool:
-        if job.priority != gang.priority or not self._has_turn(job, gang):
+        if job.priority != gang.priority or not gang.is_resumable:
+            return False
+        if not self._has_turn(job, gang) and not self._may_take_back(job, gang):
             return False
         # Time slices rotate within a share: a rotation never makes shares less even.
         return (
@@ -148,6 +155,19 @@ class TimeSlicing:
             or job.project == gang.project
             or self._exchange.lowers_larger_share(job, gang, strictly=False)
         )
+
+    def _may_take_back(self, job: QueuedGang, gang: RunningGang) -> bool:
+        """Whether ``gang`` passed ``job``, which others overtake, and is smaller: no wait for the end of its slice."""
+        return (
+            self.policy.time_slice_s is not None
+            and gpus_of(gang.gang) < gpus_of(job.gang)
+            and has_passed(gang, self.overtaking.since(job))
+            and self.overtaking.may_take_back(job)
+        )
+
+    def may_take_back_from(self, job: QueuedGang, other: QueuedGang) -> bool:
+        """Whether ``job`` may take its room back from ``other`` if that starts now."""
+        return self.policy.time_slice_s is not None and gpus_of(other.gang) < gpus_of(job.gang)
 
     def _has_turn(self, job: QueuedGang, gang: RunningGang) -> bool:
         """Whether ``gang`` has run its time slice and ``job`` precedes it: one strict order of all jobs
@@ -173,8 +193,11 @@ class TimeSlicing:
             return False
         if self.policy.order is QueueOrder.FIFO:
             return True
-        if self.policy.order in _BY_LENGTH and (job.estimate is not None or gang.estimate is not None):
-            return False
+        if self.policy.order in BY_LENGTH:
+            # Of unknown lengths neither is much less than the other.
+            waiting_key, running_key = self._waiting_key(job), self._running_key(gang)[0]
+            is_unknown = job.estimate is None and gang.estimate is None
+            return is_unknown and running_key * _MUCH_LESS <= waiting_key <= running_key / _MUCH_LESS
         return self.level(job) == self.policy.level(gang.attained_gpu_s)
 
     def _has_fewer_turns(self, job: QueuedGang, gang: RunningGang) -> bool:
@@ -211,7 +234,7 @@ class TimeSlicing:
             return self._turn_record_of(job) < self._turn_record_of(gang)
         if self.policy.order is QueueOrder.FIFO:
             return gang.queued_at is not None and job.queued_at < gang.queued_at
-        if self.policy.order in _BY_LENGTH and (job.estimate is not None or gang.estimate is not None):
+        if self.policy.order in BY_LENGTH:
             return self._is_shorter(job, gang)
         return self.level(job) < self.policy.level(gang.attained_gpu_s)
 
@@ -223,32 +246,48 @@ class TimeSlicing:
         return (self.now - (job.waits_since or job.queued_at)).total_seconds() >= self.policy.starvation_s
 
     def _is_shorter(self, job: QueuedGang, gang: RunningGang) -> bool:
-        """Compared by the queue's policy key, so that a job of unknown length gets the time in which it shows its
-        length.
-
-        The key of such a job only rises while it runs, that of the other only falls: no circle.
+        """Compared by the queue's policy key, with a margin: so a job of unknown length gets the time in which it shows
+        its length, and two jobs do not stop each other in turn.
         """
         waiting_key, (running_key, cost, is_known) = self._waiting_key(job), self._running_key(gang)
         if min(waiting_key, running_key) < 0:
             return waiting_key < 0 <= running_key  # a long job precedes the others; long jobs do not take turns
         waiting_key += cost
-        if job.estimate is None or gang.estimate is None:
-            return waiting_key < running_key
+        if job.estimate is None:
+            return waiting_key < running_key * _MUCH_LESS
         are_known = is_known and job.estimate.early_s == job.estimate.late_s
         return waiting_key < running_key * (1.0 if are_known else _CLEARLY_LESS)
 
     def _waiting_key(self, job: QueuedGang) -> float:
         key = self._waiting_keys.get(job.job_id)
         if key is None:
-            key = self._waiting_keys[job.job_id] = policy_key(job, self.policy, self._long_s)
+            key = self._waiting_keys[job.job_id] = policy_key(job, self.policy, self._long_s, self._index)
         return key
+
+    def rights(self, job: QueuedGang) -> tuple[object, ...]:
+        """Equal for jobs with the same turns against every running gang."""
+        if self.policy.order is QueueOrder.FIFO:
+            return (job.queued_at,)
+        if self.policy.order in BY_LENGTH:
+            since = self.overtaking.since(job) if self.overtaking.may_take_back(job) else None
+            return (self._waiting_key(job), job.estimate, since)
+        return (self.level(job),)
+
+    def cost_of_turn(self, job: QueuedGang, gang: RunningGang, cost: float) -> float:
+        """``cost`` of stopping ``gang`` for a turn of ``job``: smaller the more the gang has left, of those that stop
+        for a turn one with much left loses least by it.
+        """
+        if self.policy.order not in BY_LENGTH:
+            return cost
+        waiting_key, running_key = self._waiting_key(job), self._running_key(gang)[0]
+        return cost * min(1.0, max(waiting_key, CLOCK_S) / running_key) if running_key > 0 else cost
 
     def _running_key(self, gang: RunningGang) -> tuple[float, float, bool]:
         """Its policy key, the cost of stopping it, and whether its end is known."""
         key = self._running_keys.get(gang.job_id)
         if key is None:
             is_known = gang.estimate is not None and gang.estimate.early_s == gang.estimate.late_s
-            key = policy_key(gang, self.policy, self._long_s), self._eviction_cost(gang), is_known
+            key = policy_key(gang, self.policy, self._long_s, self._index), self._eviction_cost(gang), is_known
             self._running_keys[gang.job_id] = key
         return key
 
@@ -276,8 +315,7 @@ class TimeSlicing:
 
         So ``job`` waits at most once per job and level.
         """
-        by_level = self.policy.order is QueueOrder.ATTAINED_SERVICE or job.estimate is other.estimate is None
-        if self.policy.order is QueueOrder.FIFO or not by_level:
+        if self.policy.order is not QueueOrder.ATTAINED_SERVICE:
             return False
         level = self.policy.level(other.attained_gpu_s)
         return self.level(job) <= level < len(self.policy.levels_gpu_s)

@@ -26,18 +26,26 @@ from core.domain.sharing.policy import Policy, QueueOrder
 from scheduler.planning.model import QueuedGang, RunningGang, Snapshot
 from scheduler.planning.queue.fair_queue import ProjectQueue, UserQueue, progressive_filling
 from scheduler.planning.queue.job_classes import Batch, JobClass, JobFamily, QueueEntry, SortKey, job_batches
-from scheduler.planning.queue.policy_key import long_job_s, policy_key, turns_taken
+from scheduler.planning.queue.overtaking import Overtaking
+from scheduler.planning.queue.policy_key import GittinsIndex, gittins_index, long_job_s, policy_key, turns_taken
 from scheduler.planning.queue.quota import is_guaranteed, is_guaranteed_to_user
 from scheduler.planning.queue.shares import Shares
 
 _ALL_USERS: Final = ("", "")
+_FIRST: Final = float("-inf")  # an overtaken job, in place of the policy's key
 # Beyond this many jobs the exact position in the queue matters to no user.
 LOOKAHEAD: Final = 1000
 
 
-def sort_key(job: QueuedGang | RunningGang, policy: Policy, now: datetime, long_s: float = float("inf")) -> SortKey:
-    """The sort key of a job among those of one user, by ``policy.order``. ``long_s``: see
-    :func:`.policy_key.long_job_s`.
+def sort_key(
+    job: QueuedGang | RunningGang,
+    policy: Policy,
+    now: datetime,
+    long_s: float = float("inf"),
+    index: GittinsIndex | None = None,
+) -> SortKey:
+    """The sort key of a job among those of one user, by ``policy.order``. ``long_s`` and ``index``: see
+    :func:`.policy_key.policy_key`.
     """
     queued_s = 0.0 if job.queued_at is None else (job.queued_at - now).total_seconds()
     compared = 0.0
@@ -46,7 +54,7 @@ def sort_key(job: QueuedGang | RunningGang, policy: Policy, now: datetime, long_
         if isinstance(job, QueuedGang):
             waits_s = -queued_s if job.waits_since is None else (now - job.waits_since).total_seconds()
         if waits_s < policy.starvation_s:
-            compared = policy_key(job, policy, long_s)
+            compared = policy_key(job, policy, long_s, index)
     turns = 0 if policy.rotation_s is None else turns_taken(job, policy, now)
     return compared, turns, queued_s, job.job_id
 
@@ -64,7 +72,7 @@ class JobQueue:
     Args:
         can_run: whether the empty cluster could hold a job; called once per shape.
         may_start: whether quotas and bookings let a job start somewhere if that were free. Once false, it stays false
-            while jobs only start. ``None``: no quotas and bookings.
+        while jobs only start; ``None``: no quotas and bookings. overtaking: of the snapshot.
     """
 
     def __init__(
@@ -73,6 +81,7 @@ class JobQueue:
         shares: Shares,
         can_run: Callable[[QueuedGang], bool],
         may_start: Callable[[QueuedGang], bool] | None = None,
+        overtaking: Overtaking | None = None,
     ) -> None:
         self.shares = shares
         self.withdrawn: set[JobId] = set()
@@ -82,14 +91,17 @@ class JobQueue:
         lines: dict[int, dict[tuple[str, str], list[QueueEntry]]] = {}
         firsts: dict[str, QueuedGang] = {}
         job_families: dict[
-            tuple[str, str, str, int, bool], tuple[JobFamily, list[QueueEntry], dict[object, JobClass]]
+            tuple[str, str, str, int, bool, bool], tuple[JobFamily, list[QueueEntry], dict[object, JobClass]]
         ] = {}
         policy, now, long_s = snapshot.policy, snapshot.now, long_job_s(snapshot)
-        starvation_s = policy.starvation_s
+        overtaking = overtaking or Overtaking(snapshot)
+        starvation_s, index = policy.starvation_s, gittins_index(snapshot.finished_run_times)
         for job in snapshot.queued:
-            turn = sort_key(job, policy, now, long_s)
+            turn = sort_key(job, policy, now, long_s, index)
             is_aged = job.waits_since is not None or -turn[2] >= starvation_s
-            key = (job.project, job.user, job.shape, job.priority, is_aged)
+            if overtaking.is_overtaken(job):
+                turn = (_FIRST, *turn[1:])
+            key = (job.project, job.user, job.shape, job.priority, is_aged, job.is_resumable)
             family_entry = job_families.get(key)
             if family_entry is None:
                 holder = (job.project, job.user) if self._is_fair else _ALL_USERS

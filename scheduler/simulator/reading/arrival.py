@@ -17,7 +17,8 @@ class Arrival:
     """A job that arrives at ``at_s`` seconds and runs ``duration_s`` once started (infinite: never ends): with its
     maximum of replicas, without interruption and without restart costs.
 
-    ``title``: the name that its user gave it, by which history knows it; ``name`` is unique.
+    ``title``: the name that its user gave it, by which history knows it; ``name`` is unique. ``is_resumable``: it has
+    checkpoints; otherwise a preempted job starts over.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Arrival:
     user: str = "user"
     max_run_time_s: float | None = None
     is_preemptible: bool = True
+    is_resumable: bool = True
     title: str = ""
     code: str = ""  # what it runs, if known; equal for jobs that run the same code
 

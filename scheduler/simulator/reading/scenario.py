@@ -36,7 +36,7 @@ from scheduler.simulator.reading.settings import read_accounts, read_bookings, r
 
 DEFAULT_START: Final = datetime(2026, 1, 1, tzinfo=UTC)
 _NODE_KEYS: Final = frozenset({"name", "count", "cpu", "memory", "gpus", "labels", "cordoned"})
-_TIMING_KEYS: Final = frozenset({"at", "duration", "count", "every", "mean_interval", "user"})
+_TIMING_KEYS: Final = frozenset({"at", "duration", "count", "every", "mean_interval", "user", "resumable"})
 _KEYS: Final = frozenset(
     {
         "name", "about", "start", "seed", "tick", "look", "nodes", "jobs", "trace", "expect", "until", "policy",
@@ -218,6 +218,7 @@ def _jobs(given: Any, position: int, random: Random) -> Iterable[Arrival]:
             user=str(timing.get("user", "user")),
             max_run_time_s=spec.max_run_time,
             is_preemptible=spec.preemptible,
+            is_resumable=bool(timing.get("resumable", True)),
         )
         at_s += every_s if mean_s is None else random.expovariate(1 / mean_s)
 

@@ -5,7 +5,7 @@
 
 ``ran_s``: time of holding resources, over all attempts. ``spec``: the request as in a job spec (name and command may
 be omitted); or ``gang``, as written by :meth:`core.domain.sharing.resources.Gang.to_json`. Optional: ``id``,
-``user``, ``project``, ``priority``, ``code``, ``max_run_time_s``, ``preemptible``.
+``user``, ``project``, ``priority``, ``code``, ``max_run_time_s``, ``preemptible``, ``resumable`` (it had checkpoints).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from scheduler.simulator.traces.rows import read_text
 _KEYS: Final = frozenset(
     {
         "id", "name", "project", "user", "priority", "queued_at", "ran_s", "code", "spec", "gang", "max_run_time_s",
-        "preemptible",
+        "preemptible", "resumable",
     }
 )  # fmt: skip
 _NEEDED: Final = ("name", "queued_at", "ran_s")
@@ -46,6 +46,7 @@ class FinishedJob:
     code: str = ""
     max_run_time_s: float | None = None
     is_preemptible: bool = True
+    is_resumable: bool = True
 
 
 def arrivals(jobs: Iterable[FinishedJob]) -> list[Arrival]:
@@ -66,6 +67,7 @@ def arrivals(jobs: Iterable[FinishedJob]) -> list[Arrival]:
             user=job.user,
             max_run_time_s=job.max_run_time_s,
             is_preemptible=job.is_preemptible,
+            is_resumable=job.is_resumable,
             title=job.name,
             code=job.code,
         )
@@ -107,6 +109,7 @@ def _job(line: str, number: int, where: str) -> FinishedJob:
         code=str(fields.get("code") or ""),
         max_run_time_s=None if limit is None else _seconds(limit, f"{where}: max_run_time_s"),
         is_preemptible=bool(fields.get("preemptible", True)),
+        is_resumable=bool(fields.get("resumable", True)),
     )
 
 
