@@ -23,8 +23,7 @@ FOLDER_EXCEPTIONS: Final[Mapping[tuple[str, str], str]] = {
     ("api.jobs", "api.studies"): "a list of jobs may be that of one study",
     ("api.prometheus", "api.app"): "a scrape reads the database in a unit of work",
     ("api.prometheus", "api.http"): "a scrape is a route, and the middleware counts requests",
-    ("api.protocols.vertex.registry", "api.protocols.vertex.serving"): "a model names its serving container",
-    ("api.protocols.vertex.training", "api.protocols.vertex.registry"): "a pipeline uploads a model",
+    ("api.protocols.vertex.training", "api.protocols.vertex.serving"): "a pipeline uploads a model",
     ("core.storage", "core.db"): "volumes and archives are rows, and repositories return storage's types",
     ("core.storage", "core.inspection"): "a job may resume from any checkpoint that inspection discovers",
     (

@@ -13,8 +13,7 @@ from api.app.unit_of_work import AppContext
 from api.protocols.vertex.long_running import deletion_view, operation_not_found
 from api.protocols.vertex.names import VertexCall
 from api.protocols.vertex.paging import ListQuery
-from api.protocols.vertex.registry import models
-from api.protocols.vertex.serving import batch_jobs, endpoints
+from api.protocols.vertex.serving import batch_jobs, endpoints, models
 from api.protocols.vertex.training import custom_jobs, jobs, pipelines
 from api.protocols.vertex.tuning import resources as tuning
 from core.db.tables import Job, VertexResource

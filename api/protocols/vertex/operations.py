@@ -34,8 +34,7 @@ from api.protocols.vertex.names import (
 )
 from api.protocols.vertex.paging import Keyset, ListQuery
 from api.protocols.vertex.proto import Message
-from api.protocols.vertex.registry import models
-from api.protocols.vertex.serving import deploying, endpoints, uploads
+from api.protocols.vertex.serving import deploying, endpoints, models, uploads
 from api.protocols.vertex.vertex_route import VertexRoute
 from core.db.engine import UntypedSelect
 from core.db.repositories.vertex_records import RecordScope, find_record

@@ -19,8 +19,7 @@ from api.protocols.vertex.metadata.routes import router as metadata
 from api.protocols.vertex.names import PARENT, PARENT_OF_PROGRESS, ParentDep, RawBody, ReadCall, ResourceId, WriteCall
 from api.protocols.vertex.operations import router as operations
 from api.protocols.vertex.paging import ListQuery, ListQueryDep
-from api.protocols.vertex.registry import models
-from api.protocols.vertex.serving import deploying, endpoints, predicting, uploads
+from api.protocols.vertex.serving import deploying, endpoints, models, predicting, uploads
 from api.protocols.vertex.tensorboards.routes import router as tensorboards
 from api.protocols.vertex.vertex_route import VertexRoute
 from core.domain.errors import NotFound

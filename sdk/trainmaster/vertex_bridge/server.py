@@ -13,8 +13,7 @@ import grpc
 import requests
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # pyright: ignore[reportMissingModuleSource]
 
-from trainmaster.vertex_bridge.calls import CallHandler
-from trainmaster.vertex_bridge.methods import OPERATIONS, PACKAGE, SERVICES, methods_of
+from trainmaster.vertex_bridge.calls import OPERATIONS, PACKAGE, SERVICES, CallHandler, methods_of
 
 # Concurrent calls. Each waits for the platform; deploying and predicting take longest.
 WORKERS: Final = 32

@@ -11,7 +11,7 @@ from trainmaster.studies import Fidelity, Goal, Population, Space, parse_study
 
 from core.domain.studies.curves import Trace
 from core.domain.studies.trial_schedulers import RungResult, due_promotions, pbt_replacements
-from scheduler.tuning.perturb import perturbed
+from scheduler.control.studies.promotion import perturbed
 
 STUDY: dict[str, Any] = {
     "name": "search",

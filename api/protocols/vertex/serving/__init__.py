@@ -1,1 +1,1 @@
-"""Endpoints, deployments, predictions, batch predictions."""
+"""Models and their versions, endpoints, deployments, predictions, batch predictions."""

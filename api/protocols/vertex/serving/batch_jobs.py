@@ -18,7 +18,7 @@ from api.protocols.kit.json_values import display_name, own_labels, slug
 from api.protocols.kit.vertex_table import table_of
 from api.protocols.vertex.names import VertexCall
 from api.protocols.vertex.proto import Message
-from api.protocols.vertex.registry import models
+from api.protocols.vertex.serving import models
 from api.protocols.vertex.serving.containers import read_batch, read_container, server_of
 from api.protocols.vertex.training import custom_jobs, jobs
 from api.protocols.vertex.training.jobs import check_placement

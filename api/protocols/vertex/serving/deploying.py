@@ -28,8 +28,7 @@ from api.protocols.vertex.long_running import (
 )
 from api.protocols.vertex.names import Parent, VertexCall
 from api.protocols.vertex.proto import Message
-from api.protocols.vertex.registry import models
-from api.protocols.vertex.serving import endpoints
+from api.protocols.vertex.serving import endpoints, models
 from api.protocols.vertex.serving.containers import (
     ModelContainer,
     ReplicaResources,

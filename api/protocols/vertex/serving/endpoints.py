@@ -29,7 +29,7 @@ from api.protocols.vertex.long_running import deletion_view, operation_not_found
 from api.protocols.vertex.names import ANY_LOCATION, Parent, VertexCall
 from api.protocols.vertex.paging import Keyset, ListQuery, list_page
 from api.protocols.vertex.proto import OUTPUT_ONLY, Message
-from api.protocols.vertex.registry import models
+from api.protocols.vertex.serving import models
 from api.protocols.vertex.training import jobs
 from core.db.engine import UntypedRow
 from core.db.repositories import serving

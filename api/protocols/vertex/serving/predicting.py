@@ -19,8 +19,8 @@ from api.endpoints.access import EndpointAccess
 from api.endpoints.proxy import DEPLOYMENT_HEADER, REPLICA_HEADER, Proxy
 from api.endpoints.upstream import ProxiedResponse
 from api.protocols.vertex.names import Parent, VertexCall
-from api.protocols.vertex.registry.models import COLLECTION as MODELS
-from api.protocols.vertex.registry.models import display_name_of
+from api.protocols.vertex.serving.models import COLLECTION as MODELS
+from api.protocols.vertex.serving.models import display_name_of
 from api.protocols.vertex.vertex_route import VertexRoute
 from core.db.repositories import serving
 from core.db.tables import Deployment, Model, ModelVersion, ServingReplica

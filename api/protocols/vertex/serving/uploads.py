@@ -23,7 +23,7 @@ from api.protocols.vertex.long_running import (
 )
 from api.protocols.vertex.names import Parent, VertexCall
 from api.protocols.vertex.proto import Message
-from api.protocols.vertex.registry import models
+from api.protocols.vertex.serving import models
 from core.db.tables import Model, ModelVersion
 from core.domain.errors import Conflict, InvalidRequest, NotFound
 from core.domain.model_versions import VersionState

@@ -13,7 +13,7 @@ from api.protocols.kit.errors import NotServed
 from api.protocols.vertex.long_running import FAILED_PRECONDITION, error_status
 from api.protocols.vertex.names import VertexCall
 from api.protocols.vertex.proto import Message
-from api.protocols.vertex.registry import models
+from api.protocols.vertex.serving import models
 from api.protocols.vertex.training import custom_jobs, jobs, tracking
 from api.protocols.vertex.training.mapping import JobOrder
 from api.protocols.vertex.training.specs import in_camel_case, read_spec
