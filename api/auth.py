@@ -28,7 +28,7 @@ from api.app.unit_of_work import AppContext, AppContextDep
 from core.db.tables import Job, Membership, Project, Token, User
 from core.domain.errors import Forbidden, NotFound, TokenExpired, TrainmasterError, Unauthenticated
 from core.domain.ids import AttemptId
-from core.tokens import ATTEMPT_PREFIX, token_digest, verify_attempt_token
+from core.tokens import ATTEMPT_PREFIX, SESSION_PREFIX, token_digest, verify_attempt_token
 
 SESSION_COOKIE: Final = "trainmaster_session"
 # A revoked token, a removed member, a disabled user go on for at most this long on other API processes; a change made
@@ -37,6 +37,10 @@ CALLER_TTL: Final = timedelta(seconds=3)
 CALLER_LIMIT: Final = 10_000  # callers in the cache
 _LAST_USED_STEP: Final = timedelta(minutes=5)  # last_used_at is written at most this often
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+_NO_BEARER: Final = (
+    "This is a browser's session, which is valid as its cookie alone; programs need a token "
+    "(`trainmaster token create`)."
+)
 
 
 class Scope(StrEnum):
@@ -172,9 +176,12 @@ def _presented_token(request: HTTPConnection) -> tuple[str, bool]:
         kind, _, token = header.partition(" ")
         if kind.lower() != "bearer" or not token.strip():
             raise Unauthenticated("Send the token as `Authorization: Bearer <token>`.")
-        return token.strip(), False
-    cookie = request.cookies.get(SESSION_COOKIE)
-    if cookie:
+        token = token.strip()
+        if token.startswith(SESSION_PREFIX):
+            raise Unauthenticated(_NO_BEARER)
+        return token, False
+    cookie = request.cookies.get(SESSION_COOKIE, "")
+    if cookie.startswith(SESSION_PREFIX):
         return cookie, True
     raise Unauthenticated(
         "This needs a token: send `Authorization: Bearer <token>` (`trainmaster login` keeps one for you)."

@@ -17,11 +17,12 @@ from core.db.bootstrap import LOGIN_CODE_TTL, add_login_code, add_token
 from core.db.repositories.tokens import expiry_within, lock_parent, revoke
 from core.db.tables import LoginCode, Token, User
 from core.domain.errors import Forbidden, InvalidRequest, Unauthenticated
-from core.tokens import token_digest
+from core.tokens import SESSION_PREFIX, new_session_token, token_digest
 
 router = new_router("login")
 
 _SESSION_TTL: Final = timedelta(days=30)
+_SESSION_NAME: Final = "browser session"
 _TOKEN_TTL: Final = timedelta(days=90)
 
 
@@ -77,7 +78,10 @@ async def open_session(
     if (body.token is None) == (body.code is None):
         raise InvalidRequest("State either token or code, not both.", field="token")
     if body.token is not None:
-        caller = await caller_of_token(request, context, body.token.strip())
+        shown = body.token.strip()
+        if shown.startswith(SESSION_PREFIX):
+            raise Unauthenticated("This is a browser's session, which opens no other one; log in with a token.")
+        caller = await caller_of_token(request, context, shown)
         token, left = await run_in_threadpool(_open_session, context, caller)
     else:
         token, left = await run_in_threadpool(_open_session_by_code, context, body.code or "")
@@ -114,8 +118,8 @@ async def get_me(caller: Reader) -> CallerIdentity:
     return _identity(caller)
 
 
-def _exchange_code(work: UnitOfWork, code: str, *, name: str, ttl: timedelta) -> TokenCreated:
-    """A token for a one-time code, which cannot be used again.
+def _exchange_code(work: UnitOfWork, code: str, *, name: str, ttl: timedelta, token: str | None = None) -> TokenCreated:
+    """A token for a one-time code, which cannot be used again. ``token``: its text; ``None``: a new user's token.
 
     Raises:
         Unauthenticated: the code is unknown, used or expired; its user is disabled; or the token that created it is no
@@ -139,7 +143,8 @@ def _exchange_code(work: UnitOfWork, code: str, *, name: str, ttl: timedelta) ->
     scopes = _scopes_of(user.is_admin)
     expires_at = expiry_within(parent, work.now + ttl) or work.now + ttl
     token = add_token(
-        work.session, user_id=user.id, name=name, now=work.now, ttl=expires_at - work.now, parent_token_id=parent_id,
+        work.session, user_id=user.id, name=name, token=token, parent_token_id=parent_id,
+        now=work.now, ttl=expires_at - work.now,
         scopes=scopes if parent is None else [scope for scope in scopes if scope in parent.scopes],
     )  # fmt: skip
     work.record_event("user.logged_in", f"user:{user.name}", reason=f"By a one-time code ({name}).")
@@ -179,7 +184,8 @@ def _open_session(context: AppContext, caller: Caller) -> tuple[str, timedelta]:
         token = add_token(
             work.session,
             user_id=caller.user_id,
-            name="browser session",
+            name=_SESSION_NAME,
+            token=new_session_token(),
             scopes=sorted(caller.scopes),
             now=work.now,
             ttl=left,
@@ -190,7 +196,7 @@ def _open_session(context: AppContext, caller: Caller) -> tuple[str, timedelta]:
 
 def _open_session_by_code(context: AppContext, code: str) -> tuple[str, timedelta]:
     with context.write() as work:
-        made = _exchange_code(work, code, name="browser session", ttl=_SESSION_TTL)
+        made = _exchange_code(work, code, name=_SESSION_NAME, ttl=_SESSION_TTL, token=new_session_token())
         return made.token, (made.expires_at or work.now) - work.now
 
 

@@ -93,8 +93,10 @@ class Settings(BaseSettings):
         ge=0,
         description="Size limit of one replica's log: its beginning and its newest lines are kept; 0: no limit.",
     )
-    metrics_open_on_loopback: bool = Field(
-        default=True, description="/metrics asks for no token from this machine, unless a proxy stands in between."
+    metrics_token: SecretStr = Field(
+        default=SecretStr(""),
+        description="With this bearer token, of 16 or more characters, Prometheus may scrape /metrics and nothing "
+        "else; empty: only with a platform admin's token.",
     )
     tensorboard_limit: int = Field(
         default=4, ge=1, description="TensorBoards that one API process runs at once, each for one set of jobs."
@@ -224,6 +226,13 @@ class Settings(BaseSettings):
                 "kubernetes (tests of the platform set TRAINMASTER_TEST_FAKE_EXECUTOR=1)"
             )
         return self
+
+    @field_validator("metrics_token")
+    @classmethod
+    def _metrics_token(cls, value: SecretStr) -> SecretStr:
+        if 0 < len(value.get_secret_value()) < 16:
+            raise ValueError("write 16 or more random characters")
+        return value
 
     @field_validator("log_level")
     @classmethod

@@ -14,6 +14,7 @@ from core.domain.ids import AttemptId
 from core.settings import Settings
 
 USER_PREFIX: Final = "tm_"
+SESSION_PREFIX: Final = "tms_"
 ATTEMPT_PREFIX: Final = "tma_"
 KEY_FILE: Final = "secret.key"
 
@@ -21,6 +22,11 @@ KEY_FILE: Final = "secret.key"
 def new_user_token() -> str:
     """A new bearer token: ``tm_`` and 256 random bits. Shown once; only its digest is stored."""
     return USER_PREFIX + secrets.token_urlsafe(32)
+
+
+def new_session_token() -> str:
+    """The content of a browser's cookie: ``tms_`` and 256 random bits; no bearer token."""
+    return SESSION_PREFIX + secrets.token_urlsafe(32)
 
 
 def new_login_code() -> str:

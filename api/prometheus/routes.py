@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Iterable, Iterator
 from datetime import datetime
-from typing import Annotated, Final
+from typing import Annotated
 
 from fastapi import Depends, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
@@ -24,19 +25,17 @@ from core.domain.jobs.states import JobState, ReplicaState
 
 router = new_router("metrics")
 
-_LOOPBACK: Final = frozenset({"127.0.0.1", "::1"})
-# Headers of proxies: a request through a proxy on this machine comes from elsewhere.
-_FORWARDED: Final = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
 _authenticate = require(Scope.READ)
 
 
 async def _scraper(request: Request, context: AppContextDep) -> Caller | None:
-    """A platform admin, with a token of scope read; ``None`` for a scraper on this machine, if the settings allow
-    it.
+    """A platform admin, with a token of scope read; ``None`` for a scraper with the token of the settings.
+
+    Nothing is open to this machine: its jobs and its proxies share the loopback address.
     """
-    is_here = request.client is not None and request.client.host in _LOOPBACK
-    is_direct = not any(name in request.headers for name in _FORWARDED)
-    if context.settings.metrics_open_on_loopback and is_here and is_direct and "authorization" not in request.headers:
+    own = context.settings.metrics_token.get_secret_value()
+    sent = request.headers.get("authorization", "")
+    if own and hmac.compare_digest(sent.encode("utf-8", "surrogateescape"), f"Bearer {own}".encode()):
         return None
     caller = await _authenticate(request, context)
     if not caller.is_admin and not await run_in_threadpool(_is_platform_admin, context, caller):
@@ -60,7 +59,7 @@ Scraper = Annotated[Caller | None, Depends(_scraper)]
     responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
 )
 async def get_metrics(caller: Scraper, context: AppContextDep) -> Response:  # noqa: ARG001 (authorises)
-    """With a platform admin's token, or without a token from the machine itself."""
+    """With a platform admin's token, or with that of `TRAINMASTER_METRICS_TOKEN`."""
     return Response(await run_in_threadpool(_render, context), media_type=CONTENT_TYPE_LATEST)
 
 

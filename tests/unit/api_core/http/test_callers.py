@@ -109,7 +109,9 @@ def test_a_cookie_changes_nothing_for_a_foreign_page(
     app: FastAPI, admin_token: str, client: TestClient, submit: Any
 ) -> None:
     job_id = submit()
-    browser = TestClient(app, cookies={"trainmaster_session": admin_token})
+    browser = TestClient(app)
+    page = {"Sec-Fetch-Site": "same-origin"}
+    assert browser.post("/api/v1/session", json={"token": admin_token}, headers=page).status_code == 201
     assert browser.get(f"/api/v1/jobs/{job_id}").status_code == 200
     verb = f"/api/v1/jobs/{job_id}/cancel"
     for headers in (

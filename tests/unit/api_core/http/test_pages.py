@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from fastapi import FastAPI
+from pydantic import SecretStr
 from sqlalchemy import select, update
 from starlette.testclient import TestClient
 
@@ -93,6 +94,19 @@ def test_a_session_for_a_token_has_a_token_of_its_own_which_its_end_revokes(
     assert TestClient(app, cookies={"trainmaster_session": cookie}).get("/api/v1/me").status_code == 401
     assert client.delete("/api/v1/session").status_code == 204  # a program's token goes on
     assert client.get("/api/v1/me").status_code == 200
+
+
+def test_a_session_is_no_bearer_token_and_a_token_no_session(app: FastAPI, admin_token: str, code: str) -> None:
+    browser = TestClient(app)
+    assert browser.post("/api/v1/session", json={"code": code}, headers=PAGE).status_code == 201
+    cookie = browser.cookies["trainmaster_session"]
+    assert browser.get("/api/v1/me").status_code == 200
+    program = TestClient(app, headers={"Authorization": f"Bearer {cookie}"})
+    refused = program.get("/api/v1/me")
+    assert (refused.status_code, "cookie alone" in refused.json()["detail"]) == (401, True)
+    again = TestClient(app).post("/api/v1/session", json={"token": cookie}, headers=PAGE)
+    assert (again.status_code, "opens no other" in again.json()["detail"]) == (401, True)
+    assert TestClient(app, cookies={"trainmaster_session": admin_token}).get("/api/v1/me").status_code == 401
 
 
 def test_a_session_ends_with_the_token_that_opened_it(app: FastAPI, client: TestClient, clock: Any) -> None:
@@ -280,8 +294,7 @@ def test_metrics_need_a_token_from_elsewhere(
     submit()
     clock.advance(30)
     assert stranger.get("/metrics").status_code == 401
-    for allowed in (client, TestClient(app, client=("127.0.0.1", 5000))):
-        text = allowed.get("/metrics").text
+    for text in [client.get("/metrics").text]:
         assert 'trainmaster_jobs{state="queued"} 1.0' in text
         assert "trainmaster_queue_age_seconds 30.0" in text
         process = app.state.context.request_metrics.process
@@ -290,18 +303,21 @@ def test_metrics_need_a_token_from_elsewhere(
         assert "trainmaster_nodes" in text
 
 
-def test_metrics_are_for_admins_and_for_no_one_behind_a_proxy(
+def test_metrics_are_for_admins_and_for_the_token_of_the_settings(
     app: FastAPI, client: TestClient, as_user: Any, settings: Settings
 ) -> None:
     assert as_user("ann").get("/metrics").status_code == 403
-    here = TestClient(app, client=("127.0.0.1", 5000))
-    assert here.get("/metrics").status_code == 200
-    for header in ("X-Forwarded-For", "Forwarded"):
-        assert here.get("/metrics", headers={header: "127.0.0.1"}).status_code == 401
-    closed = create_app(settings.model_copy(update={"metrics_open_on_loopback": False}))
-    with TestClient(closed, client=("127.0.0.1", 5000)) as there:
+    here = TestClient(app, client=("127.0.0.1", 5000))  # an address that jobs and proxies of this machine share
+    assert here.get("/metrics").status_code == 401
+    own = {"Authorization": "Bearer scraper-of-this-test"}
+    assert here.get("/metrics", headers=own).status_code == 401
+    scraped = create_app(settings.model_copy(update={"metrics_token": SecretStr("scraper-of-this-test")}))
+    with TestClient(scraped) as there:
         assert there.get("/metrics").status_code == 401
-        assert there.get("/metrics", headers=client.headers).status_code == 200
+        assert there.get("/metrics", headers={"Authorization": "Bearer another-token-here"}).status_code == 401
+        for headers in (own, client.headers):
+            assert "trainmaster_nodes" in there.get("/metrics", headers=headers).text
+        assert there.get("/api/v1/me", headers=own).status_code == 401
 
 
 def test_two_processes_counters_are_distinguished_by_whoever_asks_now_one_and_now_the_other(

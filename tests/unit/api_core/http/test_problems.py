@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from fastapi import FastAPI
+from pydantic import SecretStr
 from sqlalchemy import text
 from starlette.testclient import TestClient
 from trainmaster.wire.base import Problem
@@ -167,7 +168,8 @@ def test_a_full_disk_is_507(app: FastAPI, client: TestClient, number: int) -> No
 
 def test_a_database_that_is_away_is_503_with_a_time_to_try_again(settings: Settings) -> None:
     engine = make_engine("postgresql://nobody@127.0.0.1:9/none")
-    app = create_app(settings, sessions=make_sessions(engine))
+    token = "scraper-of-this-test"
+    app = create_app(settings.model_copy(update={"metrics_token": SecretStr(token)}), sessions=make_sessions(engine))
     with TestClient(app, headers={"Authorization": "Bearer tm_x"}) as away:
         answer = away.get("/api/v1/jobs")
         assert problem(answer).status == 503
@@ -179,7 +181,7 @@ def test_a_database_that_is_away_is_503_with_a_time_to_try_again(settings: Setti
         health = away.get("/api/v1/health")
         assert (health.status_code, health.json()["status"]) == (200, "degraded")
         assert away.get("/").status_code != 500  # the pages are files: they come, and say what is away
-    scraper = TestClient(app, client=("127.0.0.1", 1))
+    scraper = TestClient(app, headers={"Authorization": f"Bearer {token}"})
     assert "trainmaster_database_up 0.0" in scraper.get("/metrics").text
 
 
