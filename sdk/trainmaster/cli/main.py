@@ -19,7 +19,7 @@ from typer.core import TyperGroup
 from trainmaster.cli.jobs import checkpoints, files, images, listing, logs, metrics, show, submit, verbs
 from trainmaster.cli.planner import queue, whatif
 from trainmaster.cli.platform import access, admin, nodes, quota, scheduling, updown
-from trainmaster.cli.protocols import client_settings, vertex_bridge, vertex_table
+from trainmaster.cli.protocols import clients, vertex_table
 from trainmaster.cli.serving import batch, endpoint, model
 from trainmaster.cli.terminal import options, output, session
 from trainmaster.cli.terminal.exits import (
@@ -150,8 +150,7 @@ for _group in (
     quota,
     scheduling,
     admin,
-    client_settings,
-    vertex_bridge,
+    clients,
     vertex_table,
 ):
     _group.register(app)
