@@ -1,4 +1,4 @@
-"""Connections: aborted by a handler when the client does not read the response; forwarded by a proxy."""
+"""Connections: aborted when the client does not read, forwarded by a proxy, closed after a refusal."""
 
 from __future__ import annotations
 
@@ -6,10 +6,15 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from starlette.types import Scope
+from anyio import move_on_after
+from starlette.datastructures import Headers
+from starlette.types import Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 _ABORT: Final = "abort_connection"
+# Limits of the unread body that a refused request may still send.
+_DRAIN_S: Final = 15.0
+_DRAIN_BYTES: Final = 2**30
 # With a proxy on this machine the real client may be elsewhere.
 _FORWARDED: Final = frozenset({"forwarded", "via", "x-real-ip", "x-client-ip", "true-client-ip", "cf-connecting-ip"})
 _FORWARDED_PREFIXES: Final = ("x-forwarded", "x-envoy-", "x-original-")
@@ -25,6 +30,43 @@ class AbortableConnection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
         self.app_state = {**self.app_state, _ABORT: transport.abort}
+
+
+class LingeringClose:
+    """Reads the rest of a refused request's body before its error is sent, where the connection closes after it.
+
+    Clients such as ``urllib`` send the whole body before they read. If the server closes the connection with unread
+    bytes, TCP resets it, and the client sees that instead of the error.
+    """
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._scope = scope
+        self._is_read = False
+        self._receive = receive
+        self._send = send
+
+    async def receive(self) -> Message:
+        message = await self._receive()
+        self._is_read = not message.get("more_body", False)
+        return message
+
+    async def send(self, message: Message) -> None:
+        is_error = message["type"] == "http.response.start" and message["status"] >= 400
+        if is_error and not self._is_read and self._closes():
+            await self._drain()
+        await self._send(message)
+
+    def _closes(self) -> bool:
+        headers = Headers(scope=self._scope)
+        if "expect" in headers:  # the client waits for a sign to send the body, which reading would give
+            return False
+        return self._scope.get("http_version") == "1.0" or "close" in headers.get("connection", "").lower()
+
+    async def _drain(self) -> None:
+        size = 0
+        with move_on_after(_DRAIN_S):
+            while not self._is_read and size < _DRAIN_BYTES:
+                size += len((await self.receive()).get("body", b""))
 
 
 def is_proxied(headers: Iterable[str]) -> bool:

@@ -15,6 +15,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.app.graceful_shutdown import GracefulShutdown
+from api.http.connections import LingeringClose
 from api.http.problems import response_to, unexpected_response
 from api.http.routing import content_length
 from api.prometheus.recorder import RequestMetrics
@@ -105,6 +106,8 @@ class RequestLimits:
             await self.app(scope, receive, send)
             return
         headers = Headers(scope=scope)
+        lingering = LingeringClose(scope, receive, send)
+        receive, send = lingering.receive, lingering.send
         request_id = scope["state"]["request_id"]
         version = _VERSION.match(headers.get(CLIENT_HEADER, ""))
         if version is not None and (int(version[1]), int(version[2])) < OLDEST_CLIENT:
