@@ -291,7 +291,7 @@ def _answer_study_question(read: _StudyQuestion) -> dict[str, Any]:
             for ends in [(sign * point.low, sign * point.high)]
         ]
         return {**asdict(found), "points": points}
-    from scheduler.tuning.importance import importance  # imports Optuna, only when it is needed
+    from scheduler.tuning.engine import importance  # imports Optuna, only when it is needed
 
     metrics = [metric.name for metric in read.spec.metrics]
     metric = read.ask.get("metric")

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 from trainmaster.studies import Goal, Parameter, ParameterType, Space
 
-from scheduler.tuning.importance import importance
+from scheduler.tuning.engine import importance
 from scheduler.tuning.prediction import predict
 from scheduler.tuning.request import ObservedTrial
 
