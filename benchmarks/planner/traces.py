@@ -1,8 +1,9 @@
 """Public traces through the production planner in virtual time, against what their papers published.
 
-    python3 dev.py bench traces --traces FOLDER [--only muri|pollux|shockwave] [--trace trace3] [--estimates learnt]
-                                [--restart 0 30 120] [--nodes 16 --gpus 8] [--workloads workloads-realistic] [--json]
-                                [--no-checkpoints] [--policy order=fair-finish]
+    python3 dev.py bench traces --traces FOLDER [--only muri|pollux|elastic|shockwave] [--trace trace3]
+                                [--estimates learnt] [--restart 0 30 120] [--nodes 16 --gpus 8]
+                                [--workloads workloads-realistic] [--json] [--no-checkpoints]
+                                [--policy order=fair-finish]
 
 FOLDER has ``muri-sigcomm22/trace*.csv``, ``pollux-osdi21/{workloads,traces}`` and ``shockwave-nsdi23/*.trace`` with
 ``tacc_throughputs.json.gz``, as their artifacts have them. On a cluster of another size, for other traces and for other
@@ -32,7 +33,7 @@ from scheduler.simulator.reading.arrival import Arrival
 from scheduler.simulator.reading.scenario import Scenario, read_nodes
 from scheduler.simulator.reading.settings import read_policy
 from scheduler.simulator.runs import run
-from scheduler.simulator.traces import flat, gavel, pollux
+from scheduler.simulator.traces import flat, gavel, pollux, pollux_elastic
 
 # Mean completion times in seconds that the papers' own simulators print (the traces are theirs; 8 nodes x 8 GPUs).
 MURI = {
@@ -48,6 +49,7 @@ MURI_GOALS = {
 POLLUX_COUNT, POLLUX_GOAL = 8, 0.9
 POLLUX_TIRESIAS_H = {"workloads-0.5": 0.581, "workloads": 1.122, "workloads-1.5": 1.717, "workloads-2.0": 2.789}
 POLLUX_BACKFILL_H = {"workloads": 2.00}  # FIFO with greedy backfill, nobody stopped
+POLLUX_H = {"workloads": 0.764}  # Pollux itself, whose jobs are elastic
 SHOCKWAVE_TRACE = "120jobs_120_0.2_5_100_40_25"
 # Of Themis' definition nothing was published; what Shockwave reached by its own is the goal.
 SHOCKWAVE = {"worst rho": 1.78, "unfair": 0.05, "makespan": 24_197.4, "unfair, Themis": 0.05}
@@ -103,6 +105,8 @@ def _rows(options: argparse.Namespace) -> Iterator[Row]:
                     yield _muri(options, options.traces / "muri-sigcomm22" / f"{name}.csv", knowledge, cost_s)
             if options.only in (None, "pollux"):
                 yield _pollux(options, options.traces / "pollux-osdi21", knowledge, cost_s)
+            if options.only in (None, "elastic") and knowledge is Knowledge.UNKNOWN:
+                yield _pollux(options, options.traces / "pollux-osdi21", knowledge, cost_s, is_elastic=True)
             if options.only in (None, "shockwave"):
                 yield from _shockwave(options, options.traces / "shockwave-nsdi23", knowledge, cost_s)
 
@@ -128,6 +132,7 @@ def _simulate(
         arrivals=tuple(replace(arrival, is_resumable=not options.no_checkpoints) for arrival in arrivals),
         policy=policy,
         restart_cost_s=policy.restart_cost_s,
+        resize_cost_s=policy.restart_cost_s,
         knowledge=knowledge,
     )
     before_s = time.process_time()
@@ -164,8 +169,13 @@ def _muri(options: argparse.Namespace, path: Path, knowledge: Knowledge, cost_s:
     )
 
 
-def _pollux(options: argparse.Namespace, folder: Path, knowledge: Knowledge, cost_s: float) -> Row:
-    """``num_replicas`` workers each; 16 nodes x 4 GPUs. The 30 s that each first start costs are in the durations."""
+def _pollux(
+    options: argparse.Namespace, folder: Path, knowledge: Knowledge, cost_s: float, *, is_elastic: bool = False
+) -> Row:
+    """``num_replicas`` workers each; 16 nodes x 4 GPUs. The 30 s that each first start costs are in the durations.
+
+    ``is_elastic``: one worker or more each under the default policy; a resize costs as much as a restart.
+    """
     made: list[Summary] = []
     cpu_s = 0.0
     nodes, gpus, is_published = _cluster(options, 16, 4)
@@ -173,14 +183,20 @@ def _pollux(options: argparse.Namespace, folder: Path, knowledge: Knowledge, cos
     if not paths:
         raise ScenarioError(f"{folder / options.workloads}: has no workload-*.csv")
     for path in paths:
-        arrivals = pollux.read(path, folder / "traces")
+        arrivals = (
+            pollux_elastic.read(path, folder / "traces", gpus=nodes * gpus)
+            if is_elastic
+            else pollux.read(path, folder / "traces")
+        )
         figures, used_s = _simulate(options, arrivals, (nodes, gpus), knowledge, cost_s)
         made.append(figures)
         cpu_s += used_s
     mean_h = statistics.fmean(figures.completion.mean for figures in made) / 3600
     peers_h, most = (POLLUX_BACKFILL_H, 1.0) if options.no_checkpoints else (POLLUX_TIRESIAS_H, POLLUX_GOAL)
+    if is_elastic:
+        peers_h, most = POLLUX_H, 1.0
     published = peers_h.get(options.workloads) if is_published and len(made) == POLLUX_COUNT else None
-    name = f"Pollux, {len(made)} {'workload' if len(made) == 1 else 'workloads'}"
+    name = f"Pollux{' elastic' if is_elastic else ''}, {len(made)} {'workload' if len(made) == 1 else 'workloads'}"
     return _row(name, knowledge, cost_s, "mean JCT, h", mean_h, published, most, made, cpu_s)
 
 
@@ -249,7 +265,7 @@ def _line(row: Row) -> str:
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--traces", type=Path, required=True, help="the folder with the traces")
-    parser.add_argument("--only", choices=("muri", "pollux", "shockwave"))
+    parser.add_argument("--only", choices=("muri", "pollux", "elastic", "shockwave"))
     parser.add_argument("--nodes", type=int, help="nodes of the cluster, if not as published")
     parser.add_argument("--gpus", type=int, help="GPUs of each node, if not as published")
     parser.add_argument("--workloads", default="workloads", help="of Pollux, the folder with the workloads")

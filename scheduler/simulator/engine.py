@@ -7,8 +7,11 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from typing import TypedDict
 
 from core.domain.ids import JobId
+from core.domain.jobs.name_patterns import pattern_of
+from core.domain.jobs.speed_curve import UNMEASURED, SpeedCurve, SpeedPoint
 from core.domain.sharing.policy import Policy, QueueOrder
 from scheduler.planning import NodeSnapshot, Plan, QueuedGang, Snapshot, plan
 from scheduler.planning.model import Account
@@ -25,6 +28,7 @@ from scheduler.simulator.estimates import Estimator, Progress
 from scheduler.simulator.outcome import ClusterUsage, JobHistory, SimulationOutcome
 from scheduler.simulator.reading.arrival import Arrival
 from scheduler.simulator.reading.scenario import Scenario
+from scheduler.simulator.work_rate import SpeedProfile, WorkRate
 
 
 @dataclass(slots=True)
@@ -136,10 +140,12 @@ class Simulation:
         self._version: dict[str, int] = {}
         self._stops: list[tuple[float, str]] = []
         self._look_s = math.inf
+        self._has_elastic = any(arrival.gang.elastic is not None for arrival in scenario.arrivals)
         self._is_dirty = False  # something changed since the last plan
         self._finished = [0] * (len(RUN_TIME_BUCKETS) + 1)  # jobs that have ended, by run time
         self._job_seconds = 0.0  # integral of the number of jobs over time
         self._jobs_there = 0
+        self._speeds_before: dict[tuple[str, str, str], tuple[SpeedPoint, ...]] = {}
         self._job_seconds_before: dict[str, float] = {}  # ``_job_seconds`` at the job's arrival
 
     def run(self) -> SimulationOutcome:
@@ -149,7 +155,7 @@ class Simulation:
         at_once = 0
         while True:
             happens_s = self._next_event_s()
-            if (self.world.queued or self._stops) and self._is_dirty:
+            if (self.world.queued or self._stops or self._has_elastic) and self._is_dirty:
                 happens_s = min(happens_s, max(now_s, last_plan_s + self.scenario.tick_s))
             if happens_s > self.scenario.until_s or math.isinf(happens_s):
                 break
@@ -216,6 +222,8 @@ class Simulation:
         progress = self._progress.pop(name)
         progress.advance(now_s)
         self._finished[run_time_bucket(progress.ran_s)] += 1
+        if progress.measured:
+            self._speeds_before[_owner(progress.arrival)] = tuple(progress.measured.values())
         self.estimator.ended(progress, now_s, is_cut_off=progress.remaining_s > _SOON_S, others=self._progress.values())
         self._is_dirty = True
 
@@ -249,6 +257,7 @@ class Simulation:
             is_preemptible=arrival.is_preemptible,
             is_resumable=arrival.is_resumable,
             earlier_s=progress.allocated_s,
+            speed=self._curve(progress),
         )
 
     def _snapshot(self, now_s: float) -> Snapshot:
@@ -263,6 +272,7 @@ class Simulation:
                     lost_gpu_s=progress.unsaved_s * progress.rate,
                     estimate=self.estimator.of(progress),
                     is_preemptible=progress.arrival.is_preemptible and running.stops_at is None,
+                    speed=self._curve(progress),
                 )
             )
         self.world.accounts = self._past.accounts()
@@ -272,7 +282,7 @@ class Simulation:
     def _plan(self, now_s: float) -> None:
         self._is_dirty = False
         snapshot = self._snapshot(now_s)
-        if not snapshot.queued and not snapshot.growing:
+        if not snapshot.queued and not self._has_elastic:
             return
         before_s = self.cpu_clock() if self.cpu_clock is not None else 0.0
         made = self.planner(snapshot)
@@ -303,7 +313,7 @@ class Simulation:
             self.outcome.usage.start(running)
             self._began_s[start.job_id] = now_s
             progress = self._progress[start.job_id]
-            progress.start(now_s, speed=_speed(running), rate=_rate(running), cost_s=self.scenario.restart_cost_s)
+            progress.start(now_s, **self._speed(running), cost_s=self.scenario.restart_cost_s)
             self._expect_end(start.job_id)
         for grow in made.grows:
             role = self.world.running[grow.job_id].job.gang.elastic
@@ -321,10 +331,17 @@ class Simulation:
 
     def _resize(self, job_id: JobId, now_s: float) -> None:
         running = self.world.running[job_id]
-        self._progress[job_id].resize(
-            now_s, speed=_speed(running), rate=_rate(running), cost_s=self.scenario.resize_cost_s
-        )
+        self._progress[job_id].resize(now_s, **self._speed(running), cost_s=self.scenario.resize_cost_s)
         self._expect_end(job_id)
+
+    def _speed(self, running: SimulatedRun) -> _Speed:
+        return _speed_of(running, self._progress[running.job.job_id].arrival.profile)
+
+    def _curve(self, progress: Progress) -> SpeedCurve:
+        """Speeds as the platform measures them: at sizes at which the job ran, else of the last job of its name."""
+        if progress.arrival.gang.elastic is None:
+            return UNMEASURED
+        return SpeedCurve.measured(progress.measured.values(), self._speeds_before.get(_owner(progress.arrival), ()))
 
     def _expect_end(self, name: str) -> None:
         progress = self._progress[name]
@@ -395,12 +412,26 @@ class Simulation:
         return self.scenario.start + timedelta(seconds=at_s)
 
 
-def _speed(running: SimulatedRun) -> float:
-    """1 with the maximum of replicas of an elastic job; proportional with fewer."""
-    role = running.job.gang.elastic
+class _Speed(TypedDict):
+    pace: WorkRate
+    replicas: int
+    rate: float
+
+
+def _speed_of(running: SimulatedRun, profile: SpeedProfile | None) -> _Speed:
+    """Without a profile the speed is 1 with the maximum of replicas of an elastic job, and proportional with fewer."""
+    role, rate = running.job.gang.elastic, _rate(running)
     if role is None or not role.most:
-        return 1.0
-    return sum(placement.role == role.role for placement in running.placements) / role.most
+        return {"pace": WorkRate.constant(1.0), "replicas": 0, "rate": rate}
+    replicas = sum(placement.role == role.role for placement in running.placements)
+    pace = WorkRate.constant(replicas / role.most)
+    if profile is not None:
+        pace = profile.rate(replicas, len({placement.node for placement in running.placements}))
+    return {"pace": pace, "replicas": replicas, "rate": rate}
+
+
+def _owner(arrival: Arrival) -> tuple[str, str, str]:
+    return arrival.project, arrival.user, pattern_of(arrival.title or arrival.name)
 
 
 def _rate(running: SimulatedRun) -> float:

@@ -16,9 +16,11 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
+from core.domain.jobs.speed_curve import SpeedPoint
 from scheduler.planning.forecast.durations import DurationModel, JobTraits, PastRun, UnfinishedRun
 from scheduler.planning.model import Estimate
 from scheduler.simulator.reading.arrival import Arrival
+from scheduler.simulator.work_rate import WorkRate
 
 LEARNT_AFTER_S: Final = 60.0
 _HISTORY_LIMIT: Final = 2000  # finished jobs that are remembered
@@ -39,38 +41,45 @@ class Progress:
     done_s: float = 0.0
     restart_left_s: float = 0.0
     attained_gpu_s: float = 0.0
-    speed: float = 0.0  # 0: not running
+    pace: WorkRate | None = None  # of its work; ``None``: not running
+    replicas: int = 0  # of its elastic role
     rate: float = 0.0  # GPUs held; 1 for a gang without GPUs
     ran_s: float = 0.0  # working time of all attempts in seconds, without restarts
     allocated_s: float = 0.0  # time of holding resources in all attempts, in seconds
     now_s: float = 0.0
     lost_s: float = 0.0  # repeated work in total
     starts: int = 0
+    measured: dict[int, SpeedPoint] = field(default_factory=dict)  # by replicas, as its reports would tell
 
     def advance(self, to_s: float) -> None:
         past_s = to_s - self.now_s
         self.now_s = to_s
-        if self.speed <= 0 or past_s <= 0:
+        if self.pace is None or past_s <= 0:
             return
         self.allocated_s += past_s
         self.attained_gpu_s += past_s * self.rate
         paid_s = min(self.restart_left_s, past_s)
         self.restart_left_s -= paid_s
         self.ran_s += past_s - paid_s
-        self.done_s = min(self.arrival.duration_s, self.done_s + (past_s - paid_s) * self.speed)
+        if past_s > paid_s:
+            before_s = self.done_s
+            self.done_s = min(self.arrival.duration_s, self.pace.after(before_s, past_s - paid_s))
+            if self.replicas:
+                point = self.measured.get(self.replicas, SpeedPoint(self.replicas, 0.0, 0.0))
+                self.measured[self.replicas] = point.with_work(self.done_s - before_s, past_s - paid_s)
 
-    def start(self, at_s: float, *, speed: float, rate: float, cost_s: float) -> None:
+    def start(self, at_s: float, *, pace: WorkRate, replicas: int, rate: float, cost_s: float) -> None:
         """Run from now on; a start after the first costs ``cost_s``."""
         self.advance(at_s)
         self.restart_left_s = cost_s if self.starts else 0.0
         self.starts += 1
-        self.speed, self.rate = speed, rate
+        self.pace, self.replicas, self.rate = pace, replicas, rate
 
-    def resize(self, at_s: float, *, speed: float, rate: float, cost_s: float) -> None:
+    def resize(self, at_s: float, *, pace: WorkRate, replicas: int, rate: float, cost_s: float) -> None:
         """Continue with more or fewer replicas."""
         self.advance(at_s)
         self.restart_left_s = max(self.restart_left_s, cost_s)
-        self.speed, self.rate = speed, rate
+        self.pace, self.replicas, self.rate = pace, replicas, rate
 
     def stop(self, at_s: float) -> None:
         """Preempted: work since the last checkpoint is lost."""
@@ -78,7 +87,7 @@ class Progress:
         lost_s = self.unsaved_s
         self.lost_s += lost_s
         self.done_s -= lost_s
-        self.speed = self.rate = 0.0
+        self.pace, self.replicas, self.rate = None, 0, 0.0
 
     @property
     def unsaved_s(self) -> float:
@@ -96,12 +105,14 @@ class Progress:
     @property
     def ends_s(self) -> float:
         """When it ends if nothing changes."""
-        return self.now_s + self.restart_left_s + self.remaining_s / self.speed if self.speed > 0 else math.inf
+        if self.pace is None or math.isinf(self.arrival.duration_s):
+            return math.inf
+        return self.now_s + self.restart_left_s + self.pace.seconds(self.done_s, self.arrival.duration_s)
 
     def ran_by_s(self, run_s: float) -> float:
         """When it will have worked for ``run_s`` seconds if nothing changes."""
         left_s = run_s - self.ran_s
-        return self.now_s + self.restart_left_s + left_s if self.speed > 0 and left_s > 0 else math.inf
+        return self.now_s + self.restart_left_s + left_s if self.pace is not None and left_s > 0 else math.inf
 
 
 class Knowledge(StrEnum):
@@ -150,7 +161,7 @@ class Estimator:
         self._fresh += 1
         if self._fresh >= 1 + _NEWER * len(self._ended):
             self._fresh = 0
-            running = [UnfinishedRun(_traits(other.arrival), other.ran_s) for other in others if other.speed > 0]
+            running = [UnfinishedRun(_traits(other.arrival), other.ran_s) for other in others if other.pace is not None]
             self._durations = DurationModel(self._ended, running)
 
 

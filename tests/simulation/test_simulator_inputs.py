@@ -149,6 +149,10 @@ def _pollux(folder: Path) -> list[str]:
     return ["w.csv", "--format", "pollux", "--profiles", str(folder / "profiles")]
 
 
+def _pollux_elastic(folder: Path) -> list[str]:
+    return [word.replace("pollux", "pollux-elastic") if word == "pollux" else word for word in _pollux(folder)]
+
+
 def _gavel(folder: Path) -> list[str]:
     (folder / "table.json").write_text(json.dumps({"v100": {"('LM (batch size 10)', 1)": {"null": 10.0}}}))
     fields = ["LM (batch size 10)", "python3", "lm", "--steps", "1", "5968", "1", "static", "1", "-1", "100", "7"]
@@ -172,7 +176,7 @@ def _muri(folder: Path) -> list[str]:
     return ["m.csv", "--format", "muri", "--limit", "1"]
 
 
-@pytest.mark.parametrize("listed", [_pollux, _gavel, _philly, _history, _muri])
+@pytest.mark.parametrize("listed", [_pollux, _pollux_elastic, _gavel, _philly, _history, _muri])
 def test_the_command_runs_job_lists_of_every_format(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], listed: Callable[[Path], list[str]]
 ) -> None:

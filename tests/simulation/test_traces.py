@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from scheduler.simulator.errors import ScenarioError
-from scheduler.simulator.traces import flat, gavel, own, pollux
+from scheduler.simulator.traces import flat, gavel, own, pollux, pollux_elastic
+from scheduler.simulator.work_rate import WorkRate
 
 MURI = "job_id,num_gpu,submit_time,duration,model_name\n7,1,5000,60000,bert\n8,16,6000,120000,gpt2\n"
 
@@ -79,6 +83,48 @@ def test_a_pollux_job_takes_its_epochs_by_the_steps_of_its_placement_and_thirty_
     assert (one.duration_s, one.gang.size, one.at_s) == (230.0, 1, 0.0)
     assert (four.duration_s, four.gang.size) == (230.0, 4)
     assert (eight.duration_s, eight.at_s) == (430.0, 10.0)
+
+
+def test_an_elastic_pollux_job_takes_the_best_batch_size_of_each_size_and_placement(tmp_path: Path) -> None:
+    profiles = _profile(tmp_path / "profiles")
+    (tmp_path / "w.csv").write_text("name,time,application,num_replicas,batch_size\none,10,bert,1,16\n")
+    (job,) = pollux_elastic.read(tmp_path / "w.csv", profiles, gpus=8)
+    assert (job.gang.roles[0].replicas, job.gang.roles[0].most) == (1, 8)
+    # A step makes one unit of progress, whatever the batch size, and takes 2 s on two nodes and 1 s on one.
+    assert job.duration_s == 430.0
+    assert job.profile is not None
+    assert job.profile.rate(8, 2).seconds(0, job.duration_s) == pytest.approx(430)
+    assert job.profile.rate(4, 1).seconds(0, job.duration_s) == pytest.approx(230)
+    assert job.profile.rate(4, 1).after(0, 30 + 100) == pytest.approx(30 + 200)
+
+
+def test_noisy_gradients_make_larger_batches_and_with_them_more_gpus_worth_it(tmp_path: Path) -> None:
+    profiles = _profile(tmp_path / "profiles")
+    noisy = "progress,iteration,metric,grad_sqr,grad_var\n100,100,0.5,1,0\n200,200,0.6,0,1\n"
+    for size in (16, 64):
+        (profiles / "bert" / f"validation-{size}.csv").write_text(noisy)
+    (tmp_path / "w.csv").write_text("name,time,application,num_replicas,batch_size\none,10,bert,1,16\n")
+    (job,) = pollux_elastic.read(tmp_path / "w.csv", profiles, gpus=4)
+    # Without noise a step is a step; with noise alone a batch of 64 on four GPUs counts as four of 16.
+    assert job.duration_s == pytest.approx(30 + 100 + 25)
+    assert job.profile is not None
+    # One GPU accumulates four steps of 16 for the same progress.
+    assert job.profile.rate(1, 1).seconds(0, job.duration_s) == pytest.approx(30 + 100 + 100, rel=0.05)
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.1, 50), st.floats(0.01, 10)), min_size=1, max_size=6),
+    st.floats(0, 300),
+    st.floats(0, 300),
+)
+def test_work_done_and_seconds_are_inverse_in_each_phase(
+    phases: list[tuple[float, float]], done: float, seconds: float
+) -> None:
+    ends = list(accumulate(width for width, _ in phases))
+    rate = WorkRate(ends, [speed for _, speed in phases])
+    after = rate.after(done, seconds)
+    assert after >= done - 1e-9
+    assert rate.seconds(done, after) == pytest.approx(seconds, abs=1e-6)
 
 
 def test_a_pollux_job_without_profile_is_named(tmp_path: Path) -> None:

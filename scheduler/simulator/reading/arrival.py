@@ -10,6 +10,7 @@ from trainmaster.spec import SpecError, parse_spec
 
 from core.domain.sharing.resources import Gang, GangRole, ResourceRequest, gang_of
 from scheduler.simulator.errors import ScenarioError
+from scheduler.simulator.work_rate import SpeedProfile
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,7 @@ class Arrival:
     is_resumable: bool = True
     title: str = ""
     code: str = ""  # what it runs, if known; equal for jobs that run the same code
+    profile: SpeedProfile | None = None  # of an elastic job; ``None``: its speed is proportional to its replicas
 
 
 def gang_from(job: Mapping[str, Any], where: str) -> tuple[Gang, Any]:

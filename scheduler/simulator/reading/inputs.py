@@ -11,10 +11,10 @@ from typing import Final
 from scheduler.simulator.errors import ScenarioError
 from scheduler.simulator.reading.arrival import Arrival, from_zero
 from scheduler.simulator.reading.scenario import Scenario, load, parse
-from scheduler.simulator.traces import flat, gavel, openb, own, pollux
+from scheduler.simulator.traces import flat, gavel, openb, own, pollux, pollux_elastic
 
 _FLAT: Final = {"muri": flat.MURI, "tiresias": flat.TIRESIAS, "philly": flat.PHILLY}
-FORMATS: Final = tuple(sorted({*_FLAT, "gavel", "shockwave", "openb", "own", "pollux"}))
+FORMATS: Final = tuple(sorted({*_FLAT, "gavel", "shockwave", "openb", "own", "pollux", "pollux-elastic"}))
 _BY_NAME: Final = {".jsonl": "own", ".trace": "gavel"}
 
 
@@ -84,9 +84,11 @@ def _arrivals(path: Path, form: str, around: JobListOptions) -> list[Arrival]:
             if around.node_list is None:
                 raise ScenarioError("--node-list: openb needs its list of nodes, such as openb_node_list_gpu_node.csv")
             return openb.read(path)
-        case "pollux":
+        case "pollux" | "pollux-elastic":
             if around.profiles is None or not around.profiles.is_dir():
                 raise ScenarioError("--profiles: pollux needs the folder with a profile of each application")
+            if form == "pollux-elastic":
+                return pollux_elastic.read(path, around.profiles, gpus=around.nodes * around.gpus)
             return pollux.read(path, around.profiles)
         case "gavel" | "shockwave":
             if around.profiles is None:

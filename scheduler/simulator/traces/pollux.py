@@ -15,7 +15,7 @@ over more nodes than necessary, and its 60 s rounds.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -39,9 +39,37 @@ def read(path: Path, profiles: Path) -> list[Arrival]:
     Raises:
         ScenarioError: with file, line and column.
     """
-    applications: dict[str, Application] = {}
     durations: dict[tuple[str, int, int], float] = {}
     arrivals: list[Arrival] = []
+    for row in rows_of(path, profiles):
+        gang = single_gpus(row.replicas)
+        kind = (row.application.name, row.replicas, row.batch)
+        if kind not in durations:
+            durations[kind] = row.application.duration_s(row.replicas, row.batch)
+        arrivals.append(
+            Arrival(row.name, row.at_s, durations[kind], gang, gang.shape(), title=row.name, code=row.application.name)
+        )
+    return from_zero(arrivals)
+
+
+@dataclass(frozen=True)
+class WorkloadRow:
+    """A job of a workload. ``replicas``, ``batch``: as its user would choose them for a rigid job."""
+
+    name: str
+    at_s: float
+    application: Application
+    replicas: int
+    batch: int
+
+
+def rows_of(path: Path, profiles: Path) -> Iterator[WorkloadRow]:
+    """The jobs of a workload, each with the profile of its application.
+
+    Raises:
+        ScenarioError: with file, line and column.
+    """
+    applications: dict[str, Application] = {}
     for line, row in read_rows(path, _COLUMNS):
         where = f"{path.name}, line {line}"
         name = row["application"]
@@ -49,24 +77,8 @@ def read(path: Path, profiles: Path) -> list[Arrival]:
             if name not in _EPOCHS or not (profiles / name / "placements.csv").is_file():
                 raise ScenarioError(f"{where}: application: there is no profile of {name!r} in {profiles.name}")
             applications[name] = Application.read(profiles / name)
-        replicas = whole(row, "num_replicas", where, least=1)
-        gang = single_gpus(replicas)
-        batch = whole(row, "batch_size", where, least=1)
-        kind = (name, replicas, batch)
-        if kind not in durations:
-            durations[kind] = applications[name].duration_s(replicas, batch)
-        arrivals.append(
-            Arrival(
-                row["name"],
-                number(row, "time", where),
-                durations[kind],
-                gang,
-                gang.shape(),
-                title=row["name"],
-                code=name,
-            )
-        )
-    return from_zero(arrivals)
+        replicas, batch = (whole(row, column, where, least=1) for column in ("num_replicas", "batch_size"))
+        yield WorkloadRow(row["name"], number(row, "time", where), applications[name], replicas, batch)
 
 
 @dataclass(frozen=True)
@@ -161,13 +173,21 @@ class Application:
 
     def step_s(self, replicas: int, local: int) -> tuple[float, float]:
         """Seconds of a step and of its synchronisation, on as few nodes of four GPUs as possible."""
+        return interpolate(self.timings(replicas), local)
+
+    def timings(self, replicas: int, nodes: int | None = None) -> Sequence[tuple[float, float, float]]:
+        """Local batch sizes with seconds of a step and of its synchronisation, ascending.
+
+        Args:
+            nodes: as few as possible if ``None``.
+        """
         full, rest = divmod(replicas, NODE_GPUS)
-        nodes = [NODE_GPUS] * full + ([rest] if rest else [])
-        turns = ["".join(map(str, nodes[at:] + nodes[:at])) for at in range(len(nodes))]
+        parts = [NODE_GPUS] * full + ([rest] if rest else [])
+        if nodes is not None and nodes != len(parts):
+            return self._scaled(nodes, replicas)
+        turns = ["".join(map(str, parts[at:] + parts[:at])) for at in range(len(parts))]
         measured = self.steps.get(min(turns))
-        if measured is None:
-            measured = self._scaled(len(nodes), replicas)
-        return _interpolated(measured, local)
+        return self._scaled(len(parts), replicas) if measured is None else measured
 
     def _scaled(self, nodes: int, replicas: int) -> Sequence[tuple[float, float, float]]:
         """Measurements at the nearest numbers of nodes and replicas, where this placement was not measured."""
@@ -180,7 +200,8 @@ class Application:
         )
 
 
-def _interpolated(measured: Sequence[tuple[float, float, float]], local: float) -> tuple[float, float]:
+def interpolate(measured: Sequence[tuple[float, float, float]], local: float) -> tuple[float, float]:
+    """Seconds of a step and of its synchronisation with this local batch size."""
     if local <= measured[0][0]:
         return measured[0][1:]
     for (low, step, sync), (high, step_above, sync_above) in pairwise(measured):
