@@ -137,6 +137,7 @@ class ReplicaOrder:
     joins_warm: bool = False
     # Names in ``env`` of variables from the job's spec, secrets included: a world update never changes them.
     job_variables: frozenset[str] = frozenset()
+    secret_names: frozenset[str] = frozenset()  # of those, the secrets: the runtime masks their values in the log
 
 
 class Phase(StrEnum):

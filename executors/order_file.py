@@ -60,6 +60,7 @@ def order_fields(
         "view": view,
         "world": order.world,
         "joins_warm": order.joins_warm,
+        **({"secret_names": sorted(order.secret_names)} if order.secret_names else {}),
     }
 
 

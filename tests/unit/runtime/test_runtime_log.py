@@ -121,3 +121,20 @@ def test_a_line_without_end_does_not_wait_for_it():
 def test_bytes_that_are_no_text_pass():
     garbage = bytes(range(128, 256)) * 2000
     assert b"".join(feed(LineSplitter(), garbage)) == garbage
+
+
+def test_secrets_are_masked_in_every_line(tmp_path):
+    path = tmp_path / "logs/1/worker-0.log"
+    log = JobLog(str(path))
+    log.mask(["hunter-2222", "hunter-2222-long", "abc", "", "-----BEGIN-----\nline-of-a-key\n-----END-----\n"])
+    log.write([b"a=hunter-2222 b=hunter-2222-long", b"abc line-of-a-key."])
+    log.say("the command hunter-2222 is missing")
+    text = path.read_text()
+    assert "hunter" not in text
+    assert "line-of-a-key" not in text
+    assert [line.partition(" ")[2] for line in text.splitlines()] == [
+        "a=*** b=***",
+        "abc ***.",
+        "trainmaster: the command *** is missing",
+    ]
+    assert "hunter" not in log.tail()

@@ -8,11 +8,17 @@ import os
 from trainmaster_runtime import clock
 from trainmaster_runtime.process import syscalls
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 MAX_LINE_BYTES = 65_536
 TAIL_BYTES = 4_096
 # A progress bar may redraw hundreds of times a second; twice is what a reader can follow.
 _REDRAW_S = 0.5
 RETRY_S = 1.0
+_SECRET_BYTES = 6
+_MASK = b"***"
 _BLOCK = 4_096  # file systems give room back in these
 
 
@@ -39,6 +45,7 @@ class JobLog:
         self._tail = b""
         self._retry_at = 0.0
         self._is_torn = False  # the file ends inside a line
+        self._masked: list[bytes] = []
         self._fd = -1
         try:
             self._open()
@@ -50,6 +57,15 @@ class JobLog:
         """Whether the newest write failed for want of room."""
         return self.failure is not None and self.failure.errno in (errno.ENOSPC, errno.EDQUOT)
 
+    def mask(self, secrets: Iterable[str]) -> None:
+        """Write ``***`` instead of these texts from now on: of each text the lines of at least six bytes.
+
+        Shorter ones are left: they would mask ordinary words, and are no secrets that keep.
+        """
+        lines = {line.strip() for text in secrets for line in text.encode("utf-8", "surrogateescape").splitlines()}
+        # The longest first: one secret may be part of another.
+        self._masked = sorted((line for line in lines if len(line) >= _SECRET_BYTES), key=len, reverse=True)
+
     def say(self, text: str) -> None:
         """A line of the runtime's own."""
         self.write([b"trainmaster: " + text.encode("utf-8", "replace")])
@@ -57,6 +73,8 @@ class JobLog:
     def write(self, lines: list[bytes]) -> None:
         if not lines:
             return
+        for secret in self._masked:
+            lines = [line.replace(secret, _MASK) for line in lines]
         now = clock.now()
         stamp = clock.stamp(now).encode() + b" "
         block = stamp + (b"\n" + stamp).join(lines) + b"\n"

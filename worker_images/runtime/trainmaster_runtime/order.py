@@ -43,6 +43,7 @@ class RuntimeOrder:
         # The Python of the command: `python`, `venv` or `conda`, and `requirements` with the folder `store`, and where
         # they are known the path of `uv` and `settings`, the package index's variables. Empty: the one on the path.
         self.environment: dict[str, Any] = data.get("environment") or {}
+        self.secret_names: list[str] = data.get("secret_names") or []
         self.process_env: list[dict[str, str]] = data["process_env"] or [{}]
         self.files: dict[str, str] = data.get("files") or {}
         # The folder of trainmaster_train alone; None: where containers have it.

@@ -158,6 +158,7 @@ def world_order(control: ControlContext, order_context: OrderContext, member: Ga
         token=tokens.attempt_token(control.secret_key, attempt.id),
         world=None if elastic_role_of(control, spec) is None else 0 if is_joining else attempt.world,
         joins_warm=is_joining and order_context.joins_warm,
+        secret_names=frozenset(spec.secrets),
         # The environment of a later world may be readable for other users.
         job_variables=frozenset((*spec.secrets, *spec.role_env(member.role), *mlflow.SECRETS)),
     )

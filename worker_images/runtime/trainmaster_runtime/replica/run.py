@@ -98,6 +98,7 @@ class ReplicaRun:
         self._output = OUTPUT if order.view == "as_is" else order.source_of(OUTPUT)
         folder = state.path if self._output is None else self._output + _LOGS
         self._log = JobLog(folder + "/" + order.log_name, order.log_limit_bytes)
+        self._log.mask(order.env.get(name, "") for name in order.secret_names)
         # As the job sees it: users need not know the host's path.
         self._log_shown = OUTPUT + _LOGS + "/" + order.log_name
         self._outputs = Outputs(self._log)
