@@ -1,6 +1,6 @@
-"""Prints every package with its purpose and its modules. ``--check`` only looks whether each says its purpose.
+"""Writes ``docs/module-map.md``: the packages with their purposes. ``--check`` only compares.
 
-The purpose is the first sentence of the package's docstring, so the map is as true as the code.
+The purpose is the first sentence of the package's docstring, so the page is as true as the code.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+PAGE = Path(__file__).with_name("module-map.md")
 ROOMS = (
     "api",
     "core",
@@ -25,43 +26,43 @@ ROOMS = (
     "worker_images/serving/trainmaster_automl",
 )
 WIDTH = 120
+HEADER = """# Module map
+
+The packages with their purposes; deeper ones say theirs in their `__init__.py`. Written by
+`python docs/module_map.py`; do not edit.
+[Architecture](architecture.md) says how they belong together.
+"""
 
 
 def main(arguments: list[str]) -> int:
-    silent = [
-        str(package.relative_to(ROOT)) for room in ROOMS for package in packages(ROOT / room) if not summary(package)
-    ]
-    if silent:
-        print(f"Packages without a docstring in __init__.py: {', '.join(silent)}", file=sys.stderr)
+    text = render()
+    if "--check" in arguments:
+        if PAGE.exists() and PAGE.read_text(encoding="utf-8") == text:
+            return 0
+        print("docs/module-map.md is out of date: python docs/module_map.py", file=sys.stderr)
         return 1
-    if "--check" not in arguments:
-        for room in ROOMS:
-            print(f"\n{room}")
-            for package in packages(ROOT / room):
-                print(describe(package, ROOT / room))
+    PAGE.write_text(text, encoding="utf-8")
     return 0
 
 
-def packages(folder: Path) -> Iterator[Path]:
-    if (folder / "__init__.py").exists():
-        yield folder
-    for child in sorted(folder.iterdir()):
-        if child.is_dir() and child.name != "__pycache__":
-            yield from packages(child)
+def render() -> str:
+    sections = []
+    for room in ROOMS:
+        sections.append(f"\n## {room}\n")
+        sections += [describe(package) for package in packages(ROOT / room)]
+    return HEADER + "\n".join(sections) + "\n"
 
 
-def summary(package: Path) -> str:
+def packages(room: Path) -> Iterator[Path]:
+    """The package ``room`` and those directly in it."""
+    yield from (init.parent for init in (room / "__init__.py", *sorted(room.glob("*/__init__.py"))))
+
+
+def describe(package: Path) -> str:
+    """One list item: the package's name and its purpose."""
     docstring = ast.get_docstring(ast.parse((package / "__init__.py").read_text(encoding="utf-8"))) or ""
-    return " ".join(docstring.split("\n\n")[0].split()).split(". ")[0].rstrip(".:")
-
-
-def describe(package: Path, room: Path) -> str:
-    """The package's path below ``room``, its purpose, the names of its modules."""
-    name = package.name if package == room else package.relative_to(room).as_posix()
-    modules = ", ".join(sorted(path.stem for path in package.glob("*.py") if path.stem != "__init__"))
-    lines = textwrap.wrap(f"  {name}: {summary(package)}.", WIDTH, subsequent_indent="    ", break_on_hyphens=False)
-    lines += textwrap.wrap(modules, WIDTH, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False)
-    return "\n".join(lines)
+    purpose = " ".join(docstring.split("\n\n")[0].split()).split(". ")[0].rstrip(".:") + "."
+    return textwrap.fill(f"- **{package.name}**: {purpose}", WIDTH, subsequent_indent="  ", break_on_hyphens=False)
 
 
 if __name__ == "__main__":

@@ -36,8 +36,9 @@ SETTINGS: Final = (
     PolicySetting(
         "order", "choice",
         "Queue order among jobs of equal priority and equal share: fifo, the oldest first; shortest-first, the least "
-        "remaining GPU time first; fair-finish, the least remaining time first, with the longest jobs started in time "
-        "for an early finish of all; attained-service, the least GPU time used so far first.",
+        "remaining GPU time first (where it is unknown, what is expected by the run times of ended jobs); fair-finish, "
+        "the least remaining time first, with the longest jobs started in time for an early finish of all; "
+        "attained-service, the least GPU time used so far first.",
         tuple(QueueOrder),
     ),
     PolicySetting(
@@ -62,9 +63,9 @@ SETTINGS: Final = (
     PolicySetting("preempts_shares", "switch", "Projects below their share may preempt jobs of projects above theirs."),
     PolicySetting(
         "time_slice_s", "duration",
-        "Time slicing among jobs of equal priority: a job that has run for so long may be preempted by the first job "
-        "by order (attained-service: one on an earlier level of levels_gpu; fifo: one that was queued earlier); off: "
-        "running jobs stay.",
+        "Time slicing among jobs of equal priority: a job with checkpoints that has run for so long may be preempted "
+        "by the first job by order (shortest-first, fair-finish: one with much less to do; attained-service: one on "
+        "an earlier level of levels_gpu; fifo: one that was queued earlier); off: running jobs stay.",
         can_be_off=True,
     ),
     PolicySetting(

@@ -34,11 +34,9 @@ def test_each_named_function_exists(page: str) -> None:
     assert not missing, f"{page} names what is not there: {missing}"
 
 
-def test_every_package_says_its_purpose() -> None:
-    module_map = runpy.run_path(str(ROOT / "docs" / "module_map.py"))
-    found = {package for room in module_map["ROOMS"] for package in module_map["packages"](ROOT / room)}
-    assert len(found) > 100
-    assert not [str(package) for package in found if not module_map["summary"](package)]
+def test_the_module_map_is_up_to_date() -> None:
+    page = runpy.run_path(str(ROOT / "docs" / "module_map.py"))
+    assert page["PAGE"].read_text(encoding="utf-8") == page["render"](), "run: python docs/module_map.py"
 
 
 def test_links_between_documents_lead_somewhere() -> None:

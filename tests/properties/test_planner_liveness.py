@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -9,7 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from core.domain.sharing.resources import Amounts, Gang, GangRole, ResourceRequest
-from scheduler.planning import NodeSnapshot, Plan, Snapshot, plan
+from scheduler.planning import NodeSnapshot, Plan, Policy, QueueOrder, Snapshot, plan
+from scheduler.planning.queue.overtaking import OVERTAKEN_AFTER_S
 from scheduler.simulator.engine import Simulation
 from scheduler.simulator.reading.arrival import Arrival
 from scheduler.simulator.reading.scenario import Scenario
@@ -42,6 +44,9 @@ def test_every_feasible_job_starts_and_ends_and_no_other_does(scenario: Scenario
 
 
 LONGEST_S = 1000.0
+# In orders by length gangs reserve room against equals only once they are overtaken; in these orders at once.
+BY_SERVICE = Policy(order=QueueOrder.ATTAINED_SERVICE, time_slice_s=None)
+BY_LENGTH = Policy(order=QueueOrder.SHORTEST_FIRST, time_slice_s=600.0)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -67,7 +72,7 @@ def test_a_large_gang_starts_under_an_adversarial_stream_of_small_jobs(stated: s
     gap_s = 500.0 / (2 * count)
     small = [arrival(f"s{number:04}", number * gap_s, 1, chance.randint(1, size - 1)) for number in range(300)]
     big = arrival("big", 100.0, chance.randint(1, count), size)
-    outcome = Simulation(Scenario("adversary", cluster, (*small, big))).run()
+    outcome = Simulation(Scenario("adversary", cluster, (*small, big), policy=BY_SERVICE)).run()
     before = [job.started_s for job in outcome.jobs.values() if job.arrival.at_s < 100.0]
     started = outcome.jobs["big"].started_s
     assert started is not None
@@ -92,12 +97,16 @@ def test_the_gang_starves_without_its_reservation_so_the_stream_is_adversarial()
         if not blocked:
             return made
         without = Snapshot(
-            snapshot.now, snapshot.nodes, tuple(j for j in snapshot.queued if j.job_id != "big"), snapshot.running
+            snapshot.now,
+            snapshot.nodes,
+            tuple(j for j in snapshot.queued if j.job_id != "big"),
+            snapshot.running,
+            policy=snapshot.policy,
         )
         other = plan(without)
         return Plan(other.starts, {**other.waits, "big": made.waits["big"]})  # type: ignore[dict-item]
 
-    scenario = Scenario("adversary", cluster, (*small, big))
+    scenario = Scenario("adversary", cluster, (*small, big), policy=BY_SERVICE)
     starved = Simulation(scenario, greedy).run().jobs["big"].started_s
     served = Simulation(scenario).run().jobs["big"].started_s
     assert starved is not None
@@ -132,7 +141,7 @@ def test_a_gang_is_never_starved_however_many_other_sets_of_nodes_have_a_blocked
             arrivals.append(Arrival(f"other-{number}", 1.0, 90_000.0, one, one.shape(), priority=95))
         priority = 90 if number < blocked else 50
         arrivals.append(Arrival(f"big-{number}", 1000.0, 900.0, large, large.shape(), priority=priority))
-    outcome = Simulation(Scenario("pools", cluster, tuple(arrivals))).run()
+    outcome = Simulation(Scenario("pools", cluster, tuple(arrivals), policy=BY_SERVICE)).run()
     started = outcome.jobs[f"big-{blocked}"].started_s
     assert started is not None
     assert started <= 1000.0 + 2 * 900.0
@@ -145,7 +154,26 @@ def test_a_gang_that_needs_a_part_of_a_node_is_not_starved_by_jobs_of_unknown_en
     one = Gang((GangRole("worker", 1, ResourceRequest(1, 1, 1)),))
     small = [Arrival(f"small-{n:04}", n * 200.0, 900.0, one, one.shape()) for n in range(300)]
     big = Arrival("big", 3000.0, 900.0, two, two.shape())
-    outcome = Simulation(Scenario("part", (NodeSnapshot("n0", {}, whole, whole),), (*small, big))).run()
+    outcome = Simulation(
+        Scenario("part", (NodeSnapshot("n0", {}, whole, whole),), (*small, big), policy=BY_SERVICE)
+    ).run()
     started = outcome.jobs["big"].started_s
     assert started is not None
     assert started <= 3000.0 + 2 * 900.0
+
+
+@pytest.mark.parametrize("is_resumable", [False, True])
+@pytest.mark.parametrize("members", [1, 2])
+def test_an_overtaken_gang_starts_in_an_order_by_length_while_the_stream_goes_on(
+    members: int, is_resumable: bool
+) -> None:
+    # Half of the cluster is busy at any time, but never the other half free in one piece. Nobody else waits, so the
+    # gang is overtaken after half an hour; then it waits for the last run time, or takes the room back.
+    whole = Amounts(64, 64, {"H100": 2})
+    cluster = tuple(NodeSnapshot(f"n{number}", {"pool": "0"}, whole, whole) for number in range(2))
+    small = [replace(arrival, is_resumable=is_resumable) for arrival in _stream("small", 0, 900.0)]
+    gang = Gang((GangRole("worker", members, ResourceRequest(1, 1, 2)),), node_selector=(("pool", "0"),))
+    big = Arrival("big", 1000.0, 900.0, gang, gang.shape())
+    started = Simulation(Scenario("stream", cluster, (*small, big), policy=BY_LENGTH)).run().jobs["big"].started_s
+    assert started is not None
+    assert started <= 1000.0 + OVERTAKEN_AFTER_S + 900.0

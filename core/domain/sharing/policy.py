@@ -26,7 +26,7 @@ class QueueOrder(StrEnum):
     """The order of jobs of equal priority and equal share."""
 
     FIFO = "fifo"
-    SHORTEST_FIRST = "shortest-first"  # fewest remaining GPU-seconds; unknown ones by attained service
+    SHORTEST_FIRST = "shortest-first"  # fewest remaining GPU-seconds; unknown ones by their Gittins index
     # Shortest remaining time, whatever the number of GPUs, so that waits are proportional to run times. A job that
     # would run longer than all others together on the whole cluster comes first: it determines the makespan.
     FAIR_FINISH = "fair-finish"
@@ -52,9 +52,8 @@ class Policy:
         preempts_priority: jobs of higher priority may preempt those of lower.
         reclaims: projects get back their guaranteed quota by preemption.
         preempts_shares: projects below their fair share may preempt those above theirs.
-        time_slice_s: time slicing among jobs of one priority: a job that has run for at least so long may be preempted
-            by the
-            first job by ``order``. ``None``: off.
+        time_slice_s: time slicing among jobs of one priority: a job with checkpoints that has run for at least so long
+            may be preempted by the first job by ``order``. ``None``: off.
         rotation_s: round robin among jobs that ``order`` treats as equal: a job that has run for so long may be
             preempted by
             one with fewer whole turns, or as many and older. The first job by ``order`` gets the resources then at the

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from math import isfinite
 from typing import Any, Final, NamedTuple, cast
 
 from sqlalchemy import ColumnElement, Table, and_, bindparam, func, or_, select
@@ -216,8 +217,8 @@ def next_turn(snapshot: Snapshot) -> datetime | None:
     if policy.order in BY_LENGTH and policy.time_slice_s is not None:
         ran_s = [(now - at).total_seconds() for at in began]
         times += [at + timedelta(seconds=next_comparison_s(s, policy)) for at, s in zip(began, ran_s, strict=True)]
-    if policy.order in BY_LENGTH:
-        times.append(now + timedelta(seconds=next_overtaken_s(snapshot.queued, now)))
+    if policy.order in BY_LENGTH and isfinite(overtaken_s := next_overtaken_s(snapshot.queued, now)):
+        times.append(now + timedelta(seconds=overtaken_s))
     if policy.rotation_s is not None:  # the run time of earlier attempts counts, and may fill the turn later
         for gang in live:
             if gang.started_at is not None:

@@ -30,8 +30,9 @@ _MUCH_LONGER: Final = 8.0
 _USUAL: Final = 0.75
 # To take room back by stopping others, which costs restarts, it must have waited longer still.
 _TAKES_BACK: Final = 16.0
-# Waits are compared again after this factor.
+# Waits are compared again after this factor, but not of jobs that have waited for longer than the last time.
 _LATER: Final = 1.25
+_LAST_COMPARED_S: Final = 100 * 24 * 3600.0
 
 _Kind = tuple[tuple[tuple[str, str], ...], frozenset[str] | None]  # node selector; GPU models, None without GPUs
 
@@ -143,7 +144,8 @@ def next_overtaken_s(queued: Iterable[QueuedGang], now: datetime) -> float:
         wait_s, mark_s = (now - since).total_seconds(), OVERTAKEN_AFTER_S
         while mark_s <= wait_s + 1e-3:
             mark_s *= _LATER
-        nearest_s = min(nearest_s, mark_s - wait_s)
+        if mark_s <= _LAST_COMPARED_S:
+            nearest_s = min(nearest_s, mark_s - wait_s)
     return nearest_s
 
 

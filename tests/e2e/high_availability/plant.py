@@ -138,7 +138,8 @@ class Plant:
 
     def metrics(self, name: str) -> dict[str, float]:
         port = self.apis.get(name) or self.probes[name]
-        reported = self.http.get(f"http://127.0.0.1:{port}/metrics", timeout=10).text
+        headers = {"Authorization": f"Bearer {self.token}"}
+        reported = self.http.get(f"http://127.0.0.1:{port}/metrics", headers=headers, timeout=10).text
         lines = (line.rpartition(" ") for line in reported.splitlines() if line and not line.startswith("#"))
         return {key: float(value) for key, _, value in lines}
 

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from core.domain.ids import JobId, NodeId
-from core.domain.sharing.policy import Policy
+from core.domain.sharing.policy import Policy, QueueOrder
 from scheduler.control.planning.promises import Delay, PlannedState, Promise, check_promise
 from scheduler.planning import Booking, Estimate, QueuedGang, Snapshot, plan
 from scheduler.planning.forecast.start_times import StartCode, StartForecast
@@ -31,7 +31,11 @@ def state(snapshot: Snapshot) -> PlannedState:
 
 RUNNING = replace(runs("long", 8, "a", None), estimate=Estimate(1200, 600, 2400), started_at=NOW)
 BEFORE = Snapshot(
-    NOW, (node("a", free=0), node("b", free=0, labels={"disk": "ssd"})), (job("me", gang(1, 8)),), (RUNNING,)
+    NOW,
+    (node("a", free=0), node("b", free=0, labels={"disk": "ssd"})),
+    (job("me", gang(1, 8)),),
+    (RUNNING,),
+    policy=Policy(order=QueueOrder.ATTAINED_SERVICE, time_slice_s=None),
 )
 PROMISE = Promise(NOW, minutes(15), minutes(20), minutes(30))
 

@@ -10,7 +10,7 @@ import pytest
 
 from core.domain.errors import InvalidRequest
 from core.domain.ids import JobId, NodeId
-from core.domain.sharing.policy import parse_policy
+from core.domain.sharing.policy import QueueOrder, parse_policy
 from core.domain.sharing.resources import Amounts, Gang, GangRole, ResourceRequest
 from scheduler.planning import (
     Account,
@@ -66,7 +66,8 @@ def runs(name: str, role: GangRole, on: str, minutes: float | None = None, **mor
 def planned(
     nodes: list[NodeSnapshot], *queued: QueuedGang, running: tuple[RunningGang, ...] = (), policy: Policy | None = None
 ) -> Plan:
-    return plan(Snapshot(NOW, tuple(nodes), queued, running, policy=policy or Policy()))
+    policy = policy or Policy(order=QueueOrder.ATTAINED_SERVICE, time_slice_s=None)
+    return plan(Snapshot(NOW, tuple(nodes), queued, running, policy=policy))
 
 
 def places(made: Plan) -> dict[str, list[str]]:

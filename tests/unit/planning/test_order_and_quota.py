@@ -28,7 +28,9 @@ from scheduler.planning.queue.ordering import sort_key
 from scheduler.planning.queue.shares import Shares
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
-QUIET = Policy(preempts_priority=False, reclaims=False, usage_weight=0.0)
+QUIET = Policy(
+    order=QueueOrder.ATTAINED_SERVICE, time_slice_s=None, preempts_priority=False, reclaims=False, usage_weight=0.0
+)
 
 
 def node(name: str, gpus: int = 8, free: int | None = None, model: str = "h100-80gb-hbm3") -> NodeSnapshot:

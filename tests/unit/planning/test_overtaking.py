@@ -88,3 +88,5 @@ def test_the_next_look_is_when_a_job_may_be_overtaken() -> None:
     assert next_overtaken_s([waits("a", 1000.0, gang(1)), waits("b", 10.0, gang(1))], NOW) == 800.0
     assert next_overtaken_s([waits("a", 1800.0, gang(1))], NOW) == pytest.approx(450.0)
     assert next_overtaken_s([], NOW) == float("inf")
+    # It can never run, perhaps: no moment is so late that no clock shows it.
+    assert next_overtaken_s([waits("a", 1e9, gang(1))], NOW) == float("inf")

@@ -244,7 +244,7 @@ def test_replicas_that_are_guaranteed_to_their_project_are_given_to_no_other() -
 
 
 def test_turns_are_taken_by_levels() -> None:
-    policy = Policy(time_slice_s=600.0, levels_gpu_s=(3600.0,))
+    policy = Policy(order=QueueOrder.ATTAINED_SERVICE, time_slice_s=600.0, levels_gpu_s=(3600.0,))
     old = replace(runs("old", gang(8), "n0"), attained_gpu_s=8 * 3600.0)
     made = planned(1, [old], [waits("new", gang(8))], policy=policy)
     assert [preemption.code for preemption in made.preempts] == [PreemptCode.TIME_SLICE]
@@ -260,7 +260,8 @@ def test_by_age_an_older_job_that_waits_takes_the_place_of_a_younger_one_and_nev
         assert [preemption.code for preemption in planned(1, [runs_on], [job], policy=policy).preempts] == expected
 
 
-ROTATES = Policy(order=QueueOrder.FIFO, rotation_s=1800.0)
+NO_TURNS = Policy(time_slice_s=None)
+ROTATES = Policy(order=QueueOrder.FIFO, time_slice_s=None, rotation_s=1800.0)
 
 
 def turn(its: QueuedGang, v: RunningGang, policy: Policy = ROTATES) -> list[str]:
@@ -423,7 +424,7 @@ def kinds_in_vain(number: int) -> tuple[list[NodeSnapshot], list[RunningGang], l
 
 def test_kinds_that_nothing_helps_do_not_bar_those_behind_them() -> None:
     nodes, running, queued = kinds_in_vain(200)
-    made = plan(Snapshot(NOW, tuple(nodes), tuple(queued), tuple(running)))
+    made = plan(Snapshot(NOW, tuple(nodes), tuple(queued), tuple(running), policy=NO_TURNS))
     assert [(preemption.job_id, preemption.for_job) for preemption in made.preempts] == [("goes", "z")]
 
 
@@ -432,7 +433,7 @@ def test_who_is_behind_more_kinds_than_a_plan_looks_at_has_its_turn_in_a_later_o
 ) -> None:
     monkeypatch.setattr(preemption, "MAX_SPENT", 8)
     nodes, running, queued = kinds_in_vain(30)
-    given = Snapshot(NOW, tuple(nodes), tuple(queued), tuple(running))
+    given = Snapshot(NOW, tuple(nodes), tuple(queued), tuple(running), policy=NO_TURNS)
     plans = [plan(replace(given, now=NOW + timedelta(seconds=10 * n))) for n in range(40)]
     assert {preemption.for_job for made in plans for preemption in made.preempts} == {"z"}
     assert any(not made.preempts for made in plans)

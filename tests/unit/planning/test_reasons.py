@@ -14,7 +14,9 @@ from scheduler.planning import (
     Account,
     Estimate,
     NodeSnapshot,
+    Policy,
     QueuedGang,
+    QueueOrder,
     Reason,
     RunningGang,
     Snapshot,
@@ -25,6 +27,8 @@ from scheduler.planning.explain.queue_position import explain_position
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 GIB = 2**30
+
+BY_SERVICE = Policy(order=QueueOrder.ATTAINED_SERVICE, time_slice_s=None)
 
 
 def node(name: str, gpus: int = 8, free: int | None = None, model: str = "H100", **more) -> NodeSnapshot:
@@ -50,7 +54,7 @@ def runs(name: str, gpus: int, on: str, minutes: float | None) -> RunningGang:
 
 
 def why(nodes, wanted: Gang, running=(), others=()) -> Reason:
-    made = plan(Snapshot(NOW, tuple(nodes), (job("me", wanted), *others), tuple(running)))
+    made = plan(Snapshot(NOW, tuple(nodes), (job("me", wanted), *others), tuple(running), policy=BY_SERVICE))
     return made.waits[JobId("me")]
 
 
@@ -294,7 +298,7 @@ def test_an_estimated_end_is_rounded_and_marked_as_probable_apart_from_stated_en
     # A moment later the same estimate reads the same.
     soon = NOW + timedelta(seconds=50)
     later = replace(learnt, estimate=replace(guess, likely_s=guess.likely_s - 50))
-    made = plan(Snapshot(soon, (node("a", free=0),), (job("me", gang(1, 8)),), (later,)))
+    made = plan(Snapshot(soon, (node("a", free=0),), (job("me", gang(1, 8)),), (later,), policy=BY_SERVICE))
     assert made.waits[JobId("me")].sentence == reason.sentence
 
 
@@ -349,7 +353,7 @@ def test_what_a_job_has_had_is_no_gpu_time_where_it_has_no_gpus(gpus: int, had_s
     wanted = gang(1, gpus) if gpus else gang(1, 0, cpu=64_000)
     waits = replace(job("me", wanted), attained_gpu_s=had_s)
     first = replace(job("first", wanted, age=50), priority=100)
-    seen = Snapshot(NOW, (node("a", free=8),), (first, waits))
+    seen = Snapshot(NOW, (node("a", free=8),), (first, waits), policy=BY_SERVICE)
     made = plan(seen)
     assert JobId("me") in made.waits
     assert explain_position(seen, made, JobId("me")).endswith(reported)
@@ -369,7 +373,8 @@ def test_why_a_job_stands_where_it_stands_is_counted_without_names() -> None:
         waits("later", "p", "ann", 50, 5, 10 * 3600.0),
     )
     busy = replace(runs("busy", 8, "a", None), project="p")
-    seen = Snapshot(NOW, (node("a", free=0),), queued, (busy,), accounts=(Account("p", weight=2.0), Account("q")))
+    accounts = (Account("p", weight=2.0), Account("q"))
+    seen = Snapshot(NOW, (node("a", free=0),), queued, (busy,), accounts=accounts, policy=BY_SERVICE)
     made = plan(seen)
     reported = explain_position(seen, made, JobId("me"))
     assert reported.startswith(
