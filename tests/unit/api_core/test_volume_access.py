@@ -173,7 +173,7 @@ def test_the_role_in_the_folders_project_decides(
         (".models/speech/version-1", False),
     ],
 )
-def test_models_are_read_by_viewers_of_their_project_and_written_by_nobody(
+def test_a_viewer_reads_the_models_of_a_project_and_no_role_writes_them(
     tmp_path: Path, path: str, *, reads: bool
 ) -> None:
     settings = Settings(home=tmp_path)

@@ -52,7 +52,7 @@ def test_a_gang_is_overtaken_after_half_an_hour_if_others_do_not_wait() -> None:
     assert not is_overtaken([waits("big", 1800.0, gang(4))], running, Policy(order=QueueOrder.FIFO))
 
 
-def test_where_all_wait_for_long_nobody_is_overtaken_until_it_waits_eight_times_as_long() -> None:
+def test_a_gang_is_overtaken_when_it_waits_eight_times_as_long_as_its_competitors() -> None:
     running = [runs(f"r{n}", 3600.0, gang(1)) for n in range(8)]
     assert not is_overtaken([waits("big", 7 * 3600.0, gang(4))], running)
     assert is_overtaken([waits("big", 9 * 3600.0, gang(4))], running)
@@ -84,7 +84,7 @@ def test_an_overtaken_gang_lends_its_room_and_takes_it_back_from_jobs_that_lose_
     assert not plan(snapshot([waits("big", 3600.0, gang(4))], lasting)).preempts
 
 
-def test_the_next_look_is_when_a_job_may_be_overtaken() -> None:
+def test_waits_are_compared_again_when_a_job_may_be_overtaken() -> None:
     assert next_overtaken_s([waits("a", 1000.0, gang(1)), waits("b", 10.0, gang(1))], NOW) == 800.0
     assert next_overtaken_s([waits("a", 1800.0, gang(1))], NOW) == pytest.approx(450.0)
     assert next_overtaken_s([], NOW) == float("inf")

@@ -60,7 +60,7 @@ class JobLog:
     def mask(self, secrets: Iterable[str]) -> None:
         """Write ``***`` instead of these texts from now on: of each text the lines of at least six bytes.
 
-        Shorter ones are left: they would mask ordinary words, and are no secrets that keep.
+        Shorter ones would mask ordinary words.
         """
         lines = {line.strip() for text in secrets for line in text.encode("utf-8", "surrogateescape").splitlines()}
         # The longest first: one secret may be part of another.
