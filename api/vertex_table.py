@@ -10,8 +10,9 @@ from typing import Annotated, Any, Final
 from fastapi import Query
 from sqlalchemy import select
 from sqlalchemy.orm import Session
+from trainmaster.sizes import format_size
 from trainmaster.spec.fields import MAX_GPUS
-from trainmaster.spec.quantity import format_cpu, format_size, parse_bytes, parse_cpu_milli
+from trainmaster.spec.quantity import format_cpu, parse_bytes, parse_cpu_milli
 from trainmaster.wire.admin import VertexEntryView, VertexMachineView, VertexTableUpdate, VertexTableView
 
 from api.app.unit_of_work import AppContextDep, UnitOfWork

@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
-from trainmaster.spec.quantity import format_size
+from trainmaster.sizes import format_size
 
 from core.db.tables import Node
 from core.domain.errors import InvalidRequest

@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any, Final, Self, TypeAlias
 
 from trainmaster.errors import UnfitFolder
-from trainmaster.spec.quantity import format_size
+from trainmaster.sizes import format_size
 
 IGNORE_FILE: Final = ".trainmasterignore"
 # Later files override earlier ones, so `!data/` in .trainmasterignore includes a folder that git ignores.

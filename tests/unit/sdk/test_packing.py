@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trainmaster.errors import UnfitFolder
 from trainmaster.packing import list_folder, pack_folder
-from trainmaster.spec.quantity import format_size
+from trainmaster.sizes import format_size
 
 
 def names_in(folder: Path) -> set[str]:

@@ -9,7 +9,7 @@ import typer
 
 from trainmaster.cli.terminal import options, output, session
 from trainmaster.cli.terminal.output import without_escapes
-from trainmaster.spec.quantity import format_size
+from trainmaster.sizes import format_size
 
 if TYPE_CHECKING:
     from trainmaster.wire.metrics import ChartSeries, MetricSuggestion, MetricView, ReplicaUse

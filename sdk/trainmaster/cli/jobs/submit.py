@@ -198,7 +198,7 @@ def _submit_spec(client: Client, spec: Mapping[str, Any], code: Path | None) -> 
     if code is None:
         return client.submit(spec)
     from trainmaster.packing import pack_folder
-    from trainmaster.spec.quantity import format_size
+    from trainmaster.sizes import format_size
 
     client.check_spec(_without_code(client, spec))
     with output.progress_bar("Packing") as progress:
@@ -227,7 +227,7 @@ def _print_warnings(spec: Mapping[str, Any]) -> None:
 
 def _tell_if_large(files: Sequence[FolderEntry]) -> None:
     from trainmaster.packing import IGNORE_FILE, largest_of
-    from trainmaster.spec.quantity import format_size
+    from trainmaster.sizes import format_size
 
     content = sum(entry.size for entry in files)
     if content > _LARGE_BYTES:

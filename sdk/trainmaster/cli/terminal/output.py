@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from trainmaster.spec.quantity import format_size
+from trainmaster.sizes import format_size
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
