@@ -79,7 +79,7 @@ class Policy:
         ValueError: a setting that makes no sense; it names the field.
     """
 
-    order: QueueOrder = QueueOrder.ATTAINED_SERVICE
+    order: QueueOrder = QueueOrder.SHORTEST_FIRST
     is_fair: bool = True
     usage_weight: float = 0.5
     usage_half_life_s: float = 7 * 24 * 3600.0
@@ -88,12 +88,12 @@ class Policy:
     preempts_priority: bool = True
     reclaims: bool = True
     preempts_shares: bool = False
-    time_slice_s: float | None = None
+    time_slice_s: float | None = 600.0
     rotation_s: float | None = None
     min_run_time_s: float = 300.0
     grace_s: float = 30.0
     shrinks: bool = True
-    restart_cost_s: float = 60.0
+    restart_cost_s: float = 30.0
     defragment: Defragment = Defragment.PROPOSE
     quarantines: bool = True
     quarantine_failures: float = 3

@@ -316,7 +316,7 @@ def setting(view: dict[str, Any], name: str) -> dict[str, Any]:
 
 def test_settings_are_written_as_they_are_shown(house: Any) -> None:
     before = house.call("viewer", "GET", "/policy").json()
-    assert setting(before, "time_slice")["text"] == "off"
+    assert setting(before, "time_slice")["text"] == "10m"
     assert before["updated_at"] is None
     given = {"time_slice": "1h30m", "order": "shortest-first", "fair": "off", "levels_gpu": "30m,4h", "grace_s": 45}
     after = house.call("root", "PATCH", "/policy", json={"settings": given}).json()
@@ -365,7 +365,7 @@ def test_all_mistakes_of_the_settings_are_reported_at_once(house: Any) -> None:
 
 
 def test_a_policy_of_another_version_can_be_read_and_mended(house: Any) -> None:
-    retained = {"order": "fifo", "grace_s": "long", "gravity": 9.81}
+    retained = {"order": "fifo", "time_slice_s": None, "grace_s": "long", "gravity": 9.81}
     with unit_of_work(house.sessions) as session:
         session.add(PolicyRow(name="policy", settings=retained, generation=4, updated_at=house.now, updated_by="root"))
     seen = house.call("root", "GET", "/policy").json()
@@ -380,10 +380,14 @@ def test_a_policy_of_another_version_can_be_read_and_mended(house: Any) -> None:
     assert mended["warnings"] == []
     with unit_of_work(house.sessions) as session:
         row = session.get_one(PolicyRow, "policy")
-        assert (row.settings, row.generation) == ({"order": "fifo", "grace_s": 45.0}, 5)
+        assert (row.settings, row.generation) == (
+            {"order": "fifo", "time_slice_s": None, "grace_s": 45.0},
+            5,
+        )
         row.settings = ["nonsense"]
     assert "no object of settings" in house.call("root", "GET", "/policy").json()["warnings"][0]
-    assert house.call("root", "PATCH", "/policy", json={"settings": {"order": "fifo"}}).json()["warnings"] == []
+    given = {"order": "fifo", "time_slice": "off"}
+    assert house.call("root", "PATCH", "/policy", json={"settings": given}).json()["warnings"] == []
 
 
 def test_settings_that_undo_each_other_are_warned_of(house: Any) -> None:

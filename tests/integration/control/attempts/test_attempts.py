@@ -117,6 +117,7 @@ def test_what_hangs_of_an_attempt_that_is_swept_is_forgotten(plane, hanging):
 
 def test_gpus_are_given_to_one_replica_each_and_back_at_the_end(plane):
     job = plane.submit(workers=2, gpus=1)
+    plane.settle()
     other = plane.submit("other", gpus=1)
     plane.settle()
     assert sorted(gpu for replica in plane.all(Replica, job_id=job) for gpu in replica.gpus) == ["0", "1"]
