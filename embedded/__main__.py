@@ -13,11 +13,8 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-import structlog
-
 from embedded.errors import CannotStart, NothingRuns
-from embedded.lock import is_locked, read_up_file
-from embedded.supervisor import STOP_WITHIN_S, Supervisor, UpOptions
+from embedded.lock import STOP_WITHIN_S, is_locked, read_up_file
 
 CANCEL_WITHIN_S = 120.0
 _LIVE = "&".join(f"state={state}" for state in ("queued", "starting", "running", "paused", "cancelling"))
@@ -31,6 +28,9 @@ def main(argv: list[str] | None = None) -> int:
     home: Path = options.home.expanduser().absolute()
     try:
         if options.verb == "up":
+            # The supervisor's imports, more than a second, are not needed to stop it.
+            from embedded.supervisor import Supervisor, UpOptions
+
             _log_to(home)
             Supervisor(UpOptions(home, options.host, options.port, options.executor)).run()
         else:
@@ -66,6 +66,8 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
 
 
 def _log_to(home: Path) -> None:
+    import structlog
+
     try:
         (home / "logs").mkdir(parents=True, exist_ok=True)
         stream = (home / "logs" / "supervisor.log").open("a", encoding="utf-8")

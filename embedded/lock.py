@@ -6,10 +6,13 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from core import file_locks
 from embedded.errors import AlreadyRuns, CannotStart
+
+# A platform ends its processes by then, and gives the lock back.
+STOP_WITHIN_S: Final = 15.0
 
 
 @dataclass(slots=True)

@@ -34,7 +34,7 @@ from core.worker_packages import RUNTIME, PackageMissing, demand_package, missin
 from embedded.child import Child, rotate
 from embedded.errors import CannotStart
 from embedded.listening import in_url, listen, listen_for_replicas
-from embedded.lock import HomeLock, write_up_file
+from embedded.lock import STOP_WITHIN_S, HomeLock, write_up_file
 
 log = structlog.get_logger()
 
@@ -44,7 +44,6 @@ _MIGRATING: Final = "bringing the database up to date"
 _PREPARING: Final = "preparing the data folder"
 _API: Final = "waiting for the API to answer (logs/api.log)"
 _TICK: Final = "waiting for the scheduler's first tick (logs/scheduler.log)"
-STOP_WITHIN_S: Final = 15.0
 # Consecutive failed probes after which the API counts as stuck, not slow.
 _HEALTH_EVERY_S: Final = 5.0
 _HEALTH_TIMEOUT_S: Final = 10.0

@@ -147,8 +147,10 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     )
     listed.add_argument("--limit", type=int, help="only the first so many jobs")
     listed.add_argument("--tick", default="0", help="plan at most this often, such as 60s")
-    listed.add_argument("--estimates", default="unknown", help="unknown, known, learnt or history")
-    listed.add_argument("--restart-cost", default="0", help="what a start after a preemption costs, such as 30s")
+    listed.add_argument(
+        "--estimates", default="history", help="history (what the platform learns by itself), unknown, known or learnt"
+    )
+    listed.add_argument("--restart-cost", default="30s", help="cost of a start after a preemption (30s)")
     return parser.parse_args(arguments)
 
 

@@ -29,8 +29,8 @@ class JobListOptions:
     node_list: Path | None = None
     profiles: Path | None = None
     tick: str = "0"
-    estimates: str = "unknown"
-    restart_cost: str = "0"
+    estimates: str = "history"
+    restart_cost: str = "30s"
     limit: int | None = None
 
 

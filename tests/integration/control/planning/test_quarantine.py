@@ -98,7 +98,8 @@ def test_running_jobs_go_on_and_waiting_jobs_show_the_end_of_the_quarantine(flee
     assert shut(fleet)
     # A look before that is for a job that waited much longer than others usually do.
     recheck_at = fleet.ticker.tick().recheck_at
-    assert recheck_at is not None and recheck_at <= until
+    assert recheck_at is not None
+    assert recheck_at <= until
     fleet.advance((until - fleet.engine.now).total_seconds() + 1)
     assert not shut(fleet)
     assert fleet.state(waits) == "running"
