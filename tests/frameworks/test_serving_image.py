@@ -19,6 +19,7 @@ from tests.e2e.containers.test_docker import (  # noqa: F401 (fixtures)
     instance,
     left,
     runtime_image,
+    settings,
 )
 from tests.frameworks.conftest import SCRIPTS
 

@@ -33,16 +33,15 @@ WAYS = {
 }
 
 
-@pytest.fixture
-def table(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="module")
+def settings() -> dict[str, str]:
     """Google's machines are larger than those that tests run on, and its registry is not asked."""
     sizes = {"n1-standard-4": "100m", "n1-standard-8": "250m"}
     machines = {name: {"cpu": cpu, "memory": "256Mi"} for name, cpu in sizes.items()}
-    monkeypatch.setenv("TRAINMASTER_VERTEX", json.dumps({"machines": machines, "images": {PREBUILT: PYTHON}}))
+    return {"TRAINMASTER_VERTEX": json.dumps({"machines": machines, "images": {PREBUILT: PYTHON}})}
 
 
 def test_the_users_own_containers_and_scripts_train_here(
-    table: None,
     containers: Any,  # noqa: F811
     python_of: Any,
     bridge_to: Any,

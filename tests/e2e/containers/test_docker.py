@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.e2e import elastic_steps, outage_story
+from tests.e2e.conftest import wait_until
 from tests.e2e.stories import story_of
 from tests.e2e.test_environments import put_wheel
 
@@ -64,12 +65,18 @@ def runtime_image() -> str:
     return name
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def instance() -> str:
     return f"e2e-{uuid.uuid4().hex[:8]}"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
+def settings() -> dict[str, str]:
+    """Further settings of the platform, of a module's own."""
+    return {}
+
+
+@pytest.fixture(scope="module")
 def left(instance: str) -> Callable[[], list[str]]:
     """What the engine holds of the platform, but for the marks of attempts that were removed."""
 
@@ -85,16 +92,51 @@ def left(instance: str) -> Callable[[], list[str]]:
     return find
 
 
-@pytest.fixture
+class OnDocker:
+    """A platform with the Docker driver, and the way to kill it and to start it again at the same address."""
+
+    def __init__(self, launch: Callable[[int], Any]) -> None:
+        self._launch = launch
+        self.now: Any = launch(0)
+        self._before: list[Any] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.now, name)
+
+    def kill(self) -> None:
+        for pid in [self.process.pid, *processes_of(self.home)]:
+            os.kill(pid, signal.SIGKILL)
+        self.process.wait()
+        wait_until(lambda: not processes_of(self.home), within_s=30, what="the old platform is gone")
+
+    def start_again(self) -> None:
+        self._before.append(self.now)
+        self.now = self._launch(int(self.url.rsplit(":", 1)[1]))
+
+    def end(self) -> None:
+        for platform in (*self._before, self.now):
+            platform.end()
+
+
+@pytest.fixture(scope="module")
 def containers(
-    tmp_path: Path, runtime_image: str, instance: str, launch: Any, monkeypatch: pytest.MonkeyPatch, left: Any
-) -> Iterator[Any]:
-    """A platform of the test's own with the Docker driver."""
-    monkeypatch.setenv("TRAINMASTER_EXECUTOR", "docker")
-    monkeypatch.setenv("TRAINMASTER_INSTANCE", instance)
-    monkeypatch.setenv("TRAINMASTER_RUNTIME_IMAGE", runtime_image)
-    monkeypatch.setenv("TRAINMASTER_DEFAULT_IMAGE", PYTHON)
-    started = launch(tmp_path / "home")
+    tmp_path_factory: pytest.TempPathFactory,
+    runtime_image: str,
+    instance: str,
+    launch: Any,
+    left: Any,
+    settings: dict[str, str],
+) -> Iterator[OnDocker]:
+    """A platform of the module's own with the Docker driver."""
+    home = tmp_path_factory.mktemp("docker") / "home"
+    env = {
+        "TRAINMASTER_EXECUTOR": "docker",
+        "TRAINMASTER_INSTANCE": instance,
+        "TRAINMASTER_RUNTIME_IMAGE": runtime_image,
+        "TRAINMASTER_DEFAULT_IMAGE": PYTHON,
+        **settings,
+    }
+    started = OnDocker(lambda port: launch(home, port=port, env=env))
     yield started
     started.end()
     assert left() == []
@@ -184,26 +226,20 @@ def test_an_example_trains_in_containers_to_its_accuracy(
 
 
 def test_a_control_plane_that_was_killed_adopts_what_goes_on_without_it(
-    containers: Any, torch_image: str, launch: Any, eventually: Any, left: Any
+    containers: Any, torch_image: str, eventually: Any, left: Any
 ) -> None:
     job = submit(
         containers, "allreduce", image=torch_image, args=["--checkpoint-every", "20", "--step-seconds", "0.05"]
     )
     eventually(lambda: list(job.checkpoints()), within_s=180, what="a first checkpoint")
     before = left()
-    for pid in [containers.process.pid, *processes_of(containers.home)]:
-        os.kill(pid, signal.SIGKILL)
-    containers.process.wait()
-    eventually(lambda: not processes_of(containers.home), within_s=30, what="the old platform is gone")
+    containers.kill()
     assert left() == before
 
-    again = launch(containers.home, port=int(containers.url.rsplit(":", 1)[1]))
-    try:
-        detail = succeeded(job)
-        assert detail.attempt_count == 1, story_of(job)
-        assert json.loads(job.read_file("result.json"))["resumed_at"] in (0, None)
-    finally:
-        again.stop()
+    containers.start_again()
+    detail = succeeded(job)
+    assert detail.attempt_count == 1, story_of(job)
+    assert json.loads(job.read_file("result.json"))["resumed_at"] in (0, None)
 
 
 def processes_of(home: Path) -> list[int]:
@@ -262,22 +298,16 @@ def test_an_elastic_gang_goes_on_without_a_container_that_was_killed_and_takes_a
 
 
 def test_what_ends_while_the_platform_is_away_has_its_metrics_and_its_exit_code(
-    containers: Any, launch: Any, eventually: Any, left: Any
+    containers: Any, eventually: Any, left: Any
 ) -> None:
     jobs = outage_story.begin(containers.client, eventually)
-    for pid in [containers.process.pid, *processes_of(containers.home)]:
-        os.kill(pid, signal.SIGKILL)
-    containers.process.wait()
+    containers.kill()
     outage_story.let_end(
         containers.home / "output",
         jobs,
         eventually,
         lambda job: not docker("ps", "-q", "--filter", f"label=trainmaster/job={job}"),
     )
-
-    again = launch(containers.home)
-    try:
-        outage_story.check(again.client, jobs, eventually)
-        eventually(lambda: not left(), within_s=60, what="no container is left")
-    finally:
-        again.stop()
+    containers.start_again()
+    outage_story.check(containers.client, jobs, eventually)
+    eventually(lambda: not left(), within_s=60, what="no container is left")

@@ -30,13 +30,17 @@ pytestmark = [
 ]
 
 
+@pytest.fixture(scope="module")
+def settings() -> dict[str, str]:
+    return {"TRAINMASTER_SERVING_IMAGE": SERVING}
+
+
 @pytest.fixture
-def serving_image(runtime_image: str, monkeypatch: pytest.MonkeyPatch) -> str:  # noqa: F811 (an engine is there)
+def serving_image(runtime_image: str) -> str:  # noqa: F811 (an engine is there)
     if not has_image(SERVING):
         pytest.skip(f"the engine has no {SERVING}; `python3 dev.py images` builds it")
     pytest.importorskip("skops")
     pytest.importorskip("torch")
-    monkeypatch.setenv("TRAINMASTER_SERVING_IMAGE", SERVING)
     return SERVING
 
 
