@@ -207,23 +207,24 @@ def next_turn(snapshot: Snapshot) -> datetime | None:
     if not snapshot.queued:
         return None
     now, policy = snapshot.now, snapshot.policy
-    lasting_s = (policy.min_run_time_s, policy.time_slice_s, policy.rotation_s)
-    spans = [timedelta(seconds=s) for s in lasting_s if s is not None]
-    live = [gang for gang in snapshot.running if not gang.is_stopping]
-    began = [gang.started_at for gang in live if gang.started_at is not None]
+    live = [(gang.started_at, gang) for gang in snapshot.running if gang.started_at and not gang.is_stopping]
+    in_turns = [(began, gang) for began, gang in live if gang.is_resumable]  # no other is stopped for a turn
+    turns_s = [s for s in (policy.time_slice_s, policy.rotation_s) if s is not None]
+    ends = [began + timedelta(seconds=policy.min_run_time_s) for began, _ in live]
+    ends += [began + timedelta(seconds=s) for began, _ in in_turns for s in turns_s]
     starves = timedelta(seconds=policy.starvation_s)
     waits = min((gang.waits_since or gang.queued_at for gang in snapshot.queued), default=now)
-    times = [at + span for at in began for span in spans if at + span > now]
+    times = [end for end in ends if end > now]
     if policy.order in BY_LENGTH and policy.time_slice_s is not None:
-        ran_s = [(now - at).total_seconds() for at in began]
-        times += [at + timedelta(seconds=next_comparison_s(s, policy)) for at, s in zip(began, ran_s, strict=True)]
+        for began, _ in in_turns:
+            ran_s = (now - began).total_seconds()
+            times.append(began + timedelta(seconds=next_comparison_s(ran_s, policy)))
     if policy.order in BY_LENGTH and isfinite(overtaken_s := next_overtaken_s(snapshot.queued, now)):
         times.append(now + timedelta(seconds=overtaken_s))
     if policy.rotation_s is not None:  # the run time of earlier attempts counts, and may fill the turn later
-        for gang in live:
-            if gang.started_at is not None:
-                whole_s = (turns_taken(gang, policy, now) + 1) * policy.rotation_s
-                times.append(gang.started_at + timedelta(seconds=whole_s - gang.earlier_s))
+        for began, gang in in_turns:
+            whole_s = (turns_taken(gang, policy, now) + 1) * policy.rotation_s
+            times.append(began + timedelta(seconds=whole_s - gang.earlier_s))
     if waits + starves > now:
         times.append(waits + starves)
     if not times:

@@ -164,18 +164,21 @@ class Projection:
             yield max(now_s, (opens_at - began).total_seconds())
         if policy.order in BY_LENGTH:
             yield now_s + next_overtaken_s(self.queued.values(), self.now)
-        spans = [span for span in (policy.time_slice_s, policy.rotation_s) if span is not None]
-        spans = spans or [policy.min_run_time_s]
+        turns_s = [span for span in (policy.time_slice_s, policy.rotation_s) if span is not None]
         for running in self.running.values():
-            if running.view.started_at is not None and running.view.is_preemptible:
-                since_s = (running.view.started_at - began).total_seconds()
-                moments = [since_s + max(span, policy.min_run_time_s) for span in spans]
-                if policy.order in BY_LENGTH and policy.time_slice_s is not None:
-                    moments.append(since_s + next_comparison_s(now_s - since_s, policy))
-                if policy.rotation_s is not None:
-                    turns = turns_taken(running.view, policy, self.now)
-                    moments.append(since_s + (turns + 1) * policy.rotation_s - running.view.earlier_s)
-                yield from (at_s for at_s in moments if now_s < at_s < running.end_s)
+            view = running.view
+            if view.started_at is None or not view.is_preemptible:
+                continue
+            since_s = (view.started_at - began).total_seconds()
+            takes_turns = bool(turns_s) and view.is_resumable
+            spans = turns_s if takes_turns else [policy.min_run_time_s]
+            moments = [since_s + max(span, policy.min_run_time_s) for span in spans]
+            if takes_turns and policy.order in BY_LENGTH and policy.time_slice_s is not None:
+                moments.append(since_s + next_comparison_s(now_s - since_s, policy))
+            if takes_turns and policy.rotation_s is not None:
+                turns = turns_taken(view, policy, self.now)
+                moments.append(since_s + (turns + 1) * policy.rotation_s - view.earlier_s)
+            yield from (at_s for at_s in moments if now_s < at_s < running.end_s)
 
     def _open_nodes(self) -> None:
         """Nodes whose quarantine is over take work again."""
