@@ -16,22 +16,17 @@ from pydantic import Field
 from trainmaster.wire.base import Page
 from trainmaster.wire.jobs import FileEntry
 
-from api.app.unit_of_work import AppContext, AppContextDep
-from api.auth import JobAccess, JobViewer
+from api.app.unit_of_work import AppContextDep
+from api.auth import JobViewer
 from api.http.paging import PageQuery
 from api.http.ranges import OpenFileResponse
 from api.http.routing import new_router
+from api.volumes.access import readable_output
 from core.domain.errors import NotFound, TrainmasterError
 from core.storage.tree import Tree, TreeEntry, split_path
-from core.storage.volumes import job_output
 
 _PAGE_LIMIT: Final = 1_000
 OCTETS: Final = "application/octet-stream"
-
-
-def _open_output(context: AppContext, access: JobAccess) -> Tree:
-    with context.read() as work:
-        return job_output(work.session, access.load(work.session))
 
 
 def _list_folder(tree: Tree, path: str, *, after: str, limit: int) -> Page[FileEntry]:
@@ -117,7 +112,7 @@ def list_files(
     query: Annotated[FolderQuery, Query()],
 ) -> Page[FileEntry]:
     """In order of name. Symbolic links that lead out of the output are left out."""
-    return _list_folder(_open_output(context, job), query.path, after=query.cursor or "", limit=query.limit)
+    return _list_folder(readable_output(context, job), query.path, after=query.cursor or "", limit=query.limit)
 
 
 @router.get(
@@ -130,6 +125,6 @@ def list_files(
 @router.head("/jobs/{job}/files/content", include_in_schema=False)
 def download_file(job: JobViewer, context: AppContextDep, path: Annotated[str, Query(max_length=4096)]) -> Response:
     """Supports `Range`, `If-Range` and `If-None-Match`; the ETag changes when the file is written."""
-    fd = _open_output(context, job).open_file(path)
+    fd = readable_output(context, job).open_file(path)
     name = path.rstrip("/").rpartition("/")[2]
     return OpenFileResponse(fd, media_type=media_type_of(name), name=name)

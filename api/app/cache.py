@@ -12,7 +12,7 @@ from typing import Final, Generic, TypeVar
 from sqlalchemy import select
 
 from core.db.engine import SessionFactory, unit_of_work
-from core.db.tables import Volume
+from core.db.tables import Volume, VolumeGrant
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -62,11 +62,21 @@ class LruCache(Generic[K, V]):
 
 
 @dataclass(frozen=True, slots=True)
+class CachedGrant:
+    """``project_id``: ``None`` for the members of all projects. ``prefix``: empty for the whole volume."""
+
+    project_id: str | None
+    prefix: str
+    is_writable: bool
+
+
+@dataclass(frozen=True, slots=True)
 class CachedVolume:
     name: str
     root: str | None
     is_read_only: bool
     kind: str
+    grants: tuple[CachedGrant, ...] = ()
 
 
 class VolumeCache:
@@ -77,16 +87,34 @@ class VolumeCache:
         self._until: datetime | None = None
 
     def find(self, name: str, now: datetime) -> CachedVolume | None:
-        """The volume of this name. A removed volume may be found for ``_VOLUME_TTL`` more; a new one is found at
-        once.
+        """The volume of this name. A volume that another process removed, and grants that it changed, may be found for
+        ``_VOLUME_TTL`` more; a new volume is found at once.
         """
         with self._lock:
-            if self._until is None or self._until <= now or name not in self._volumes:
-                with unit_of_work(self._sessions, read_only=True) as session:
-                    rows = session.execute(select(Volume.name, Volume.root, Volume.is_read_only, Volume.kind)).all()
-                self._volumes = {row.name: CachedVolume(*row) for row in rows}
-                self._until = now + _VOLUME_TTL
-            return self._volumes.get(name)
+            if name not in self._volumes:
+                self._until = None
+            return self._load(now).get(name)
 
-    def names(self) -> list[str]:
-        return sorted(self._volumes)
+    def all(self, now: datetime) -> list[CachedVolume]:
+        """In order of name."""
+        with self._lock:
+            return sorted(self._load(now).values(), key=lambda volume: volume.name)
+
+    def clear(self) -> None:
+        """To be called after the commit of a change, so that it counts at once."""
+        with self._lock:
+            self._until = None
+
+    def _load(self, now: datetime) -> Mapping[str, CachedVolume]:
+        if self._until is None or self._until <= now:
+            with unit_of_work(self._sessions, read_only=True) as session:
+                rows = session.execute(
+                    select(Volume.id, Volume.name, Volume.root, Volume.is_read_only, Volume.kind)
+                ).all()
+                grants: dict[str, list[CachedGrant]] = {row.id: [] for row in rows}
+                for grant in session.scalars(select(VolumeGrant).order_by(VolumeGrant.prefix, VolumeGrant.id)):
+                    cached = CachedGrant(grant.project_id, grant.prefix, grant.access == "write")
+                    grants.setdefault(grant.volume_id, []).append(cached)
+            self._volumes = {row.name: CachedVolume(*row[1:], tuple(grants[row.id])) for row in rows}
+            self._until = now + _VOLUME_TTL
+        return self._volumes

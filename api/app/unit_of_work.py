@@ -22,14 +22,14 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 from starlette.requests import HTTPConnection
 
-from api.app.cache import VolumeCache
+from api.app.cache import CachedVolume, VolumeCache
 from api.prometheus.recorder import RequestMetrics
 from core.db.engine import SessionFactory, unit_of_work
 from core.db.repositories.events import append_event
 from core.domain.errors import Conflict
 from core.settings import Settings
 from core.storage.tree import Tree
-from core.storage.volumes import tree_of
+from core.storage.volumes import boundaries_of, confined, tree_of
 from core.wakeups import Wakeup
 from core.work_queue import Worker, WorkQueue
 
@@ -181,6 +181,23 @@ class AppContext:
         """The files of the volume; ``None`` if there is no such volume, or if only jobs can reach its files."""
         known = self.volumes.find(volume, self.clock())
         return None if known is None or known.root is None else tree_of(known)
+
+    def confined(self, volume: str, path: str) -> tuple[Tree, str] | None:
+        """The files that may be read for ``path`` on the volume, and the path among them: no link leads to another
+        project's folder, nor out of a folder that is granted by itself. ``None``: as of ``tree_of``.
+
+        Raises:
+            LeavesVolume: a link on the way leads there.
+        """
+        known = self.volumes.find(volume, self.clock())
+        if known is None or known.root is None:
+            return None
+        return confined(tree_of(known), path, self.boundaries_of(known, path))
+
+    def boundaries_of(self, volume: CachedVolume, path: str) -> tuple[str, ...]:
+        """Folders on the way to ``path`` that no link may leave."""
+        prefixes = [grant.prefix for grant in volume.grants]
+        return boundaries_of(path, prefixes, is_shared=volume.name == self.settings.default_volume)
 
     async def run_bounded(self, work: Callable[..., T], *args: object) -> T:
         """Run ``work(*args)`` in one of a few threads: for short transactions that arrive by the hundred."""

@@ -139,14 +139,12 @@ def _check_readable(context: AppContext, caller: Caller, body: AutomlCreate, vol
 
 
 def _profile(context: AppContext, body: AutomlCreate, volume: str, path: str) -> DataProfile:
-    tree, first, rest = context.tree_of(volume), "", path
-    if tree is not None:
-        if volume == context.settings.default_volume:
-            # Projects share this volume: no symbolic link may lead out of the project's folder.
-            first, _, rest = path.partition("/")
-            tree = tree.below(first)
+    found = context.confined(volume, path)
+    if found is not None:
+        tree, rest = found
+        outer = path.removesuffix(rest).rstrip("/")
         profile = profile_data(tree, rest, kind=body.kind, target=body.target)
-        return replace(profile, folder="/".join(part for part in (first, profile.folder) if part))
+        return replace(profile, folder="/".join(part for part in (outer, profile.folder) if part))
     # Only jobs can reach the volume's files.
     if body.kind is None or (body.kind == TABULAR and (body.task is None or body.target is None)):
         raise InvalidRequest(

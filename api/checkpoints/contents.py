@@ -28,11 +28,11 @@ from trainmaster.wire.checkpoints import (
 from api.app.unit_of_work import AppContext
 from api.auth import JobAccess
 from api.http.paging import bad_cursor, make_cursor, read_cursor
+from api.volumes.access import readable_output
 from core.domain.errors import CheckpointUnreadable, InvalidRequest
 from core.inspection.discovery import checkpoint_at, signature
 from core.inspection.layers import of_layers
 from core.inspection.pool import CheckpointRef, Inspectors
-from core.storage.volumes import job_output
 
 log = structlog.get_logger(__name__)
 
@@ -176,8 +176,7 @@ class CheckpointInspector:
             NotFound: there is no checkpoint.
             CheckpointUnreadable: it cannot be inspected.
         """
-        with context.read() as work:
-            tree = job_output(work.session, access.load(work.session))
+        tree = readable_output(context, access)
         landed = checkpoint_at(tree, path)
         place = CheckpointRef(tree, landed.path)
         about = place.to_json()

@@ -28,6 +28,7 @@ from api.http.ranges import ByteRange, OpenFileResponse, attachment
 from api.http.routing import new_router
 from api.http.tar import TarArchive, TarMember
 from api.jobs.verbs import record_event
+from api.volumes.access import demand_output_access, readable_output
 from core.db.repositories.checkpoints import forget, pinned_paths, used_paths
 from core.db.tables import Job, PinnedCheckpoint, Retention
 from core.domain.errors import Conflict, InvalidRequest, TrainmasterError
@@ -138,14 +139,14 @@ def diff_checkpoints(
 )
 @router.head("/content", include_in_schema=False)
 def download_checkpoint(job: JobViewer, context: AppContextDep, path: CheckpointPath) -> Response:
-    with context.read() as work:
-        tree, landed = _find(work.session, job.load(work.session), path)
-    return _download(tree, landed)
+    tree = readable_output(context, job)
+    return _download(tree, checkpoint_at(tree, path))
 
 
 @router.delete("", operation_id="delete_checkpoint", summary="Delete a checkpoint", status_code=204)
 def delete_checkpoint(job: JobMember, context: AppContextDep, path: CheckpointPath) -> Response:
     """Refused while the checkpoint is pinned, or while a job that has not ended resumes from it."""
+    demand_output_access(context, job, writes=True)
     with context.write() as work:
         row = job.load(work.session)
         tree, landed = _find(work.session, row, path)
@@ -164,6 +165,7 @@ def delete_checkpoint(job: JobMember, context: AppContextDep, path: CheckpointPa
 @router.put("/kept", operation_id="keep_checkpoint", summary="Pin a checkpoint", status_code=204)
 def keep_checkpoint(job: JobMember, context: AppContextDep, path: CheckpointPath) -> Response:
     """Neither retention nor a user can delete it until it is released."""
+    demand_output_access(context, job, writes=True)
     with context.write() as work:
         row = job.load(work.session)
         tree, landed = _find(work.session, row, path)

@@ -41,13 +41,11 @@ def check_model_files(
         InvalidRequest: with the server's message, and the field to change.
     """
     volume, path = split_location(location, field="model")
-    tree = context.tree_of(volume)
-    if tree is None:
-        return
-    if volume == context.settings.default_volume:  # no symbolic link may lead out of a project's own folder
-        first, _, path = path.partition("/")
-        tree = tree.below(first)
     try:
+        found_tree = context.confined(volume, path)
+        if found_tree is None:
+            return
+        tree, path = found_tree
         names = tree.names(path)
     except (TrainmasterError, OSError):
         return

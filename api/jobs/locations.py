@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
@@ -10,7 +11,7 @@ from trainmaster.spec import JobSpec
 
 from api.app.unit_of_work import AppContext
 from api.auth import Caller, ProjectMembership
-from api.volumes.access import access_refusal
+from api.volumes.access import access_refusal, usable_volumes
 from core.domain.errors import InvalidSpec, NotFound, TrainmasterError
 from core.storage.tree import LeavesVolume, Tree
 from core.storage.volumes import find_place, split_location, tree_of
@@ -59,7 +60,7 @@ class _Checker:
     def check(self, field: str, volume_name: str, path: str, *, writes: bool, must_exist: bool = True) -> None:
         volume = self.context.volumes.find(volume_name, self.context.clock())
         if volume is None:
-            close = get_close_matches(volume_name, self.context.volumes.names(), 1)
+            close = get_close_matches(volume_name, usable_volumes(self.context, self.caller), 1)
             hint = f"did you mean {close[0]}?" if close else "`trainmaster volumes` lists them"
             self._add(field, f"there is no volume {volume_name!r}", hint)
             return
@@ -72,14 +73,16 @@ class _Checker:
         if refusal is not None:
             self._add(field, refusal.message, refusal.hint)
             return  # the caller may not learn what exists there
-        is_shared = volume_name == self.context.settings.default_volume
         if volume.root is not None:
-            self._check_path(field, tree_of(volume), volume_name, path, is_shared=is_shared, must_exist=must_exist)
+            boundaries = self.context.boundaries_of(volume, path)
+            self._check_path(field, tree_of(volume), volume_name, path, boundaries, must_exist=must_exist)
 
-    def _check_path(self, field: str, tree: Tree, volume: str, path: str, *, is_shared: bool, must_exist: bool) -> None:
-        """Check that the path exists inside the volume and, on the shared volume, inside the project's folder."""
+    def _check_path(
+        self, field: str, tree: Tree, volume: str, path: str, boundaries: Sequence[str], *, must_exist: bool
+    ) -> None:
+        """Check that the path exists inside the volume and its boundaries."""
         try:
-            entry = find_place(tree, path, is_shared=is_shared)
+            entry = find_place(tree, path, boundaries)
             if must_exist:
                 _check_readable(tree, path, is_dir=entry.is_dir)
         except LeavesVolume as error:

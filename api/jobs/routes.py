@@ -28,6 +28,7 @@ from api.jobs.service import (
     read_spec,
     submit,
 )
+from api.volumes.access import demand_output_access
 from core.db.tables import Job
 from core.storage.resume_sources import resume_path, with_resume_mount
 from core.storage.volumes import RESUME_MOUNT
@@ -198,6 +199,8 @@ def delete_job(
     files: Annotated[bool, Query(description="Also delete its output, if that is a folder of its own.")] = False,
 ) -> Response:
     """The job is no longer listed. Without `files`, its output stays."""
+    if files:
+        demand_output_access(context, job, writes=True)
     with context.write() as work:
         row = job.load(work.session)
         verbs.lock(work.session, row)

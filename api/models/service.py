@@ -14,6 +14,7 @@ from api.auth import Caller, ProjectAccess, ProjectMembership, has_role
 from api.jobs.service import digest_of
 from api.models.access import ModelAccess, by_of
 from api.models.views import version_detail
+from api.volumes.access import demand_location_access
 from core.db.repositories import models
 from core.db.repositories.submission import KeyClaim, claim_key, find_key
 from core.db.tables import Checkpoint, Job, Model, ModelAlias, ModelVersion
@@ -94,6 +95,8 @@ def check(context: AppContext, access: ProjectAccess, body: wire.VersionRegister
         tree = job_output(work.session, job)
         reported = set(work.session.scalars(select(Checkpoint.path).where(Checkpoint.job_id == job.id)))
         trial = (job.trial or {}).get("number")
+        output = (job.output_volume, job.output_path)
+    demand_location_access(context, access.caller, member, f"The output of job {body.job!r}", *output, writes=False)
     volume = context.volumes.find(context.settings.default_volume, context.clock())
     if volume is None or volume.root is None or volume.is_read_only:
         raise Conflict(

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from sqlalchemy import ColumnElement, String, cast, or_, select
-from trainmaster.wire.admin import VolumeView
+from fastapi import Query
+from sqlalchemy import ColumnElement, String, cast, delete, or_, select
+from trainmaster.wire.admin import VolumeGrantView, VolumeView
 from trainmaster.wire.base import Page
-from trainmaster.wire.volumes import VolumeCreate
+from trainmaster.wire.volumes import VolumeCreate, VolumeGrantSet
 
 from api.app.cache import CachedVolume
-from api.app.unit_of_work import AppContextDep, UnitOfWork
+from api.app.unit_of_work import AppContext, AppContextDep, UnitOfWork
 from api.auth import Caller, PlatformAdmin, Reader
 from api.http.paging import PageParams, rows_by_name
 from api.http.routing import new_router
-from core.db.tables import Job, Volume
+from api.volumes import grants
+from api.volumes.access import UsablePart, usable_volumes
+from core.db.tables import Job, Volume, VolumeGrant
 from core.domain.errors import Conflict, InvalidRequest, NotFound
 from core.domain.jobs.states import JobState
 from core.ids import new_id
 from core.settings import Settings
 from core.storage.registry import FOLDER as MODELS
+from core.storage.tree import split_path
 
 router = new_router("volumes", "/volumes")
 
@@ -30,17 +34,22 @@ _ENDED = [state.value for state in JobState if state.is_terminal]
 
 @router.get("", operation_id="list_volumes", summary="The volumes that jobs may use")
 def list_volumes(caller: Reader, context: AppContextDep, page: PageParams) -> Page[VolumeView]:
-    """In order of name. `root` and `config` are shown to platform admins only."""
+    """In order of name, those of which the caller may use `parts`. Platform admins alone see `root`, `config` and
+    `grants`.
+    """
+    parts = usable_volumes(context, caller)
+    query = select(Volume) if caller.is_admin else select(Volume).where(Volume.name.in_(parts))
     with context.read() as work:
-        rows, cursor = rows_by_name(work.session, select(Volume), Volume.name, page)
-        return Page(items=[_view_of(volume, caller) for volume, _ in rows], next_cursor=cursor)
+        rows, cursor = rows_by_name(work.session, query, Volume.name, page)
+        return Page(items=_views_of(work, [row for row, _ in rows], caller, parts), next_cursor=cursor)
 
 
 @router.post("", operation_id="create_volume", summary="Register a volume", status_code=201)
 def create_volume(body: VolumeCreate, caller: PlatformAdmin, context: AppContextDep) -> VolumeView:
-    """`root` is the volume's folder on the control plane: required for a local volume; without it files and logs are
-    not served. `config` is how containers mount it: `nfs` takes `server` and `path`, `pvc` a `claim`, `csi` a `driver`
-    with its `attributes`, `local` a `path` if the folder is elsewhere on the nodes.
+    """Without `grants` only platform admins may use it. `root` is the volume's folder on the control plane: required
+    for a local volume; without it files and logs are not served. `config` is how containers mount it: `nfs` takes
+    `server` and `path`, `pvc` a `claim`, `csi` a `driver` with its `attributes`, `local` a `path` if the folder is
+    elsewhere on the nodes.
     """
     root = _checked_root(body, context.settings)
     _demand_no_models(body, root, context.volumes.find(context.settings.default_volume, context.clock()))
@@ -56,13 +65,57 @@ def create_volume(body: VolumeCreate, caller: PlatformAdmin, context: AppContext
         )
         work.add_unique(volume, f"Volume {body.name!r} already exists; choose another name.")
         work.record_event("volume.registered", caller.actor, data={"name": body.name})
-        return _view_of(volume, caller)
+        if body.grants:
+            _demand_grantable(context, body.name)
+        for grant in body.grants:
+            grants.set_grant(work, caller, volume, grant.grantee, grant)
+        (view,) = _views_of(work, [volume], caller, {})
+    context.volumes.clear()
+    return view
 
 
 @router.get("/{volume}", operation_id="get_volume", summary="One volume")
 def get_volume(volume: str, caller: Reader, context: AppContextDep) -> VolumeView:
+    context.volumes.find(volume, context.clock())  # a new volume is found at once
+    parts = usable_volumes(context, caller)
+    if volume not in parts and not caller.is_admin:
+        raise _not_found(volume)
     with context.read() as work:
-        return _view_of(_load(work, volume), caller)
+        return _views_of(work, [_load(work, volume)], caller, parts)[0]
+
+
+@router.put("/{volume}/grants/{grantee}", operation_id="set_volume_grant", summary="Grant a project access to a volume")
+def set_volume_grant(
+    volume: str, grantee: str, body: VolumeGrantSet, caller: PlatformAdmin, context: AppContextDep
+) -> VolumeGrantView:
+    """`grantee`: a project, or `everyone`: the members of all projects. A project's viewers may read whatever the grant
+    says. Replaces an earlier grant of the same prefix; grants of several prefixes add up. It concerns new jobs.
+    """
+    _demand_grantable(context, volume)
+    with context.write() as work:
+        view = grants.set_grant(work, caller, _load(work, volume, locks=True), grantee, body)
+    context.volumes.clear()
+    return view
+
+
+@router.delete(
+    "/{volume}/grants/{grantee}",
+    operation_id="delete_volume_grant",
+    summary="Revoke a grant of a volume",
+    status_code=204,
+)
+def delete_volume_grant(
+    volume: str,
+    grantee: str,
+    caller: PlatformAdmin,
+    context: AppContextDep,
+    prefix: Annotated[str, Query(max_length=4_000, description="Of the grant.")] = "",
+) -> None:
+    """Jobs that were submitted before keep what they mount."""
+    with context.write() as work:
+        row = _load(work, volume, locks=True)
+        grants.revoke(work, caller, row, grantee, "/".join(split_path(prefix, field="prefix")))
+    context.volumes.clear()
 
 
 @router.delete("/{volume}", operation_id="delete_volume", summary="Remove a volume", status_code=204)
@@ -81,29 +134,58 @@ def delete_volume(volume: str, caller: PlatformAdmin, context: AppContextDep) ->
             raise Conflict(
                 f"Volume {volume} is used by jobs that have not ended: {shown}; wait for them or cancel them."
             )
+        work.session.execute(delete(VolumeGrant).where(VolumeGrant.volume_id == row.id))
         work.session.delete(row)
         work.record_event("volume.removed", caller.actor, data={"name": volume})
+    context.volumes.clear()
 
 
-def _view_of(volume: Volume, caller: Caller) -> VolumeView:
-    """The view of a volume; only admins see paths and mount options."""
-    return VolumeView.model_validate(
-        {
-            "name": volume.name,
-            "kind": volume.kind,
-            "root": volume.root if caller.is_admin else None,
-            "config": volume.config if caller.is_admin else {},
-            "is_read_only": volume.is_read_only,
-            "created_at": volume.created_at,
-        }
-    )
+def _views_of(
+    work: UnitOfWork, volumes: list[Volume], caller: Caller, parts: Mapping[str, list[UsablePart]]
+) -> list[VolumeView]:
+    """The views of volumes; only admins see paths, mount options and grants. ``parts``: that the caller may use, by the
+    volume's name; of a new volume an admin may use all.
+    """
+    found = grants.grants_of(work.session, volumes) if caller.is_admin else {}
+    return [
+        VolumeView.model_validate(
+            {
+                "name": volume.name,
+                "kind": volume.kind,
+                "root": volume.root if caller.is_admin else None,
+                "config": volume.config if caller.is_admin else {},
+                "is_read_only": volume.is_read_only,
+                "parts": [
+                    {"prefix": part.prefix, "access": "write" if part.is_writable else "read"}
+                    for part in parts.get(volume.name) or [UsablePart("", not volume.is_read_only)]
+                ],
+                "grants": found.get(volume.id, []),
+                "created_at": volume.created_at,
+            }
+        )
+        for volume in volumes
+    ]
 
 
-def _load(work: UnitOfWork, name: str) -> Volume:
-    volume = work.session.execute(select(Volume).where(Volume.name == name)).scalar_one_or_none()
+def _demand_grantable(context: AppContext, volume: str) -> None:
+    """Raises ``Conflict``: on the volume of the projects' own folders the roles in the projects decide."""
+    if volume == context.settings.default_volume:
+        raise Conflict(
+            f"Volume {volume} has the projects' own folders, where the roles in each project decide; add members to "
+            "a project instead: `trainmaster projects grant`."
+        )
+
+
+def _load(work: UnitOfWork, name: str, *, locks: bool = False) -> Volume:
+    query = select(Volume).where(Volume.name == name)
+    volume = work.session.execute(query.with_for_update() if locks else query).scalar_one_or_none()
     if volume is None:
-        raise NotFound(f"There is no volume {name!r}; `GET /api/v1/volumes` lists them.")
+        raise _not_found(name)
     return volume
+
+
+def _not_found(name: str) -> NotFound:
+    return NotFound(f"There is no volume {name!r} that you may use; `GET /api/v1/volumes` lists yours.")
 
 
 def _checked_root(body: VolumeCreate, settings: Settings) -> str | None:

@@ -24,7 +24,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from core.db.engine import SessionFactory, unit_of_work
-from core.db.tables import DatabaseIdentity, LoginCode, Membership, Project, Token, User, Volume
+from core.db.tables import DatabaseIdentity, LoginCode, Membership, Project, Token, User, Volume, VolumeGrant
 from core.ids import new_id
 from core.settings import FIRST_FOLDERS, BadSettings, Settings
 from core.tokens import new_login_code, new_user_token, token_digest, write_private
@@ -40,7 +40,9 @@ _BYTES: Final = 8  # as a label: 16 characters
 
 
 class FirstVolume(BaseModel):
-    """A volume as an administrator would register it; ``root``: its path on the control plane."""
+    """A volume as an administrator would register it; ``root``: its path on the control plane. ``everyone``: what
+    members of all projects may do there; without it only administrators use the volume until they grant it.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
@@ -48,6 +50,7 @@ class FirstVolume(BaseModel):
     kind: Literal["local", "nfs", "pvc", "csi"]
     root: str | None = Field(default=None, pattern="^/")
     config: dict[str, Any] = Field(default_factory=dict)
+    everyone: Literal["read", "write"] | None = None
 
 
 class BadTokenFile(Exception):
@@ -124,7 +127,13 @@ def _make_missing(session: Session, settings: Settings, now: datetime) -> str:
         session.add(Membership(project_id=project_id, user_id=admin.id, role="admin"))
     for first in _first_volumes(settings):
         if session.execute(select(Volume.id).where(Volume.name == first.name)).scalar_one_or_none() is None:
-            session.add(Volume(id=new_id("volume"), created_at=now, **first.model_dump()))
+            volume = Volume(id=new_id("volume"), created_at=now, **first.model_dump(exclude={"everyone"}))
+            session.add(volume)
+            session.flush()
+            # The first job can use it at once.
+            access = first.everyone or ("write" if first.name == DATA_VOLUME else None)
+            if access is not None and first.name != settings.default_volume:
+                session.add(VolumeGrant(id=new_id("grant"), volume_id=volume.id, access=access))
     return admin.id
 
 

@@ -85,7 +85,8 @@ class TreeEntry:
 
 
 class Tree:
-    """The folder ``base`` below ``root``, and nothing outside of it.
+    """The folder ``base`` below ``root``, and nothing outside of it. ``base``: folders one in another, separated by
+    ``//``; no link on the way to a folder leaves the one before.
 
     ``root`` is the admin's: it may be a link itself and is resolved at each call, so that a remounted volume is found
     again.
@@ -97,16 +98,22 @@ class Tree:
 
     def __init__(self, root: Path | str, base: str = "", *, label: str = "The volume") -> None:
         self._root = os.fspath(root)
-        self._base = split_path(base)
+        self._bases = tuple(split_path(part) for part in base.split("//") if part)
         self._label = label
 
     def below(self, path: str) -> Tree:
-        """The folder ``path`` as a tree of its own: links that leave it are refused, too."""
-        return Tree(self._root, "/".join((*self._base, *split_path(path))), label=self._label)
+        """The folder ``path`` as a tree of its own: links that leave it are refused, too, and those on the way that
+        leave this tree.
+        """
+        return Tree(self._root, self._joined(*self._bases, split_path(path)), label=self._label)
+
+    @staticmethod
+    def _joined(*bases: tuple[str, ...]) -> str:
+        return "//".join("/".join(names) for names in bases if names)
 
     def to_json(self) -> dict[str, str]:
         """The constructor's arguments, to rebuild the tree in another process."""
-        return {"root": str(Path(self._root).absolute()), "base": "/".join(self._base), "label": self._label}
+        return {"root": str(Path(self._root).absolute()), "base": self._joined(*self._bases), "label": self._label}
 
     def open_file(self, path: str) -> int:
         """A descriptor for reading a regular file; the caller closes it. Never blocks on a pipe or a device."""
@@ -267,9 +274,9 @@ class Tree:
         with self._in_words(shown), ExitStack() as cleanup:
             stack = [self._open_root()]
             cleanup.callback(_close_all, stack)
-            last = _walk(stack, self._base, shown)
-            if self._base:
-                # The base becomes the floor: descriptors above it are dropped, so that no link pops below.
+            for base in self._bases:
+                # Each base becomes the floor: descriptors above it are dropped, so that no link pops below.
+                last = _walk(stack, base, shown)
                 top = os.open(last, _FOLDER, dir_fd=stack[-1])
                 _close_all(stack)
                 stack[:] = [top]

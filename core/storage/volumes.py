@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection, Sequence
 from typing import Final, Protocol
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from core.db.tables import Job, Volume
+from core.db.tables import Job, Volume, VolumeGrant
 from core.domain.errors import Conflict, InsufficientStorage, InvalidRequest, NotFound
 from core.storage.tree import LeavesVolume, Tree, TreeEntry, split_path
 
@@ -56,41 +57,75 @@ def tree_of(volume: Volume | VolumeFacts) -> Tree:
     return Tree(volume.root, label=f"Volume {volume.name}")
 
 
-def _output_tree(volume: Volume | VolumeFacts, output_path: str) -> Tree:
-    """A job's output folder as a tree of its own: links that lead to other folders of the volume are refused."""
-    return tree_of(volume).below(output_path)
+def is_at_or_below(path: str, folder: str) -> bool:
+    """``folder``: empty for the whole volume. Both are normalized."""
+    return not folder or path == folder or path.startswith(f"{folder}/")
 
 
-def find_place(tree: Tree, path: str, *, is_shared: bool) -> TreeEntry:
-    """The status of a path to be mounted into a job.
+def boundaries_of(path: str, prefixes: Collection[str], *, is_shared: bool = False) -> tuple[str, ...]:
+    """Folders on the way to ``path`` that no link may leave, since access is decided by their names; outermost first.
 
-    ``is_shared``: the volume of all projects' own folders. Access there is decided by the name of the path's first
-    folder, so that no link may lead out of it.
+    Args:
+        path: normalized.
+        prefixes: of the volume's grants.
+        is_shared: the volume of all projects' own folders: the path's first folder.
+    """
+    found = {prefix for prefix in prefixes if prefix and is_at_or_below(path, prefix)}
+    if is_shared and path:
+        found.add(path.partition("/")[0])
+    return tuple(sorted(found, key=len))
+
+
+def confined(tree: Tree, path: str, boundaries: Sequence[str]) -> tuple[Tree, str]:
+    """The tree of the innermost boundary, and the rest of ``path`` in it. Raises ``LeavesVolume``."""
+    trees, rest = _trees_of(tree, path, boundaries)
+    outer = ""
+    for above, boundary in zip(trees, boundaries, strict=False):
+        if above.is_link(boundary.removeprefix(outer).lstrip("/")):
+            raise LeavesVolume(f"{path} does not exist: its folder {boundary} is a link.")
+        outer = boundary
+    return trees[-1], rest
+
+
+def _trees_of(tree: Tree, path: str, boundaries: Sequence[str]) -> tuple[list[Tree], str]:
+    """``tree`` and that of each boundary, each below the one before, and the rest of ``path`` in the last."""
+    trees, outer = [tree], ""
+    for boundary in boundaries:
+        trees.append(trees[-1].below(boundary.removeprefix(outer).lstrip("/")))
+        outer = boundary
+    return trees, path.removeprefix(outer).lstrip("/")
+
+
+def find_place(tree: Tree, path: str, boundaries: Sequence[str]) -> TreeEntry:
+    """The status of a path to be mounted into a job. ``boundaries``: see :func:`boundaries_of`.
 
     Raises:
-        LeavesVolume: a link on the way leads out of the volume, or to another project.
+        LeavesVolume: a link on the way leads out of the volume, or of a boundary.
         NotFound: nothing is there.
     """
-    first, _, rest = path.partition("/")
-    if not is_shared:
-        return tree.stat(path)
-    if tree.is_link(first):
-        raise LeavesVolume(f"{path} does not exist: its first folder is a link.")
-    return tree.below(first).stat(rest)
+    tree, rest = confined(tree, path, boundaries)
+    return tree.stat(rest)
 
 
-def make_place(tree: Tree, path: str, *, is_shared: bool, owner: tuple[int, int] | None = None) -> None:
-    """Create the folder ``path``, by the same rule about links. ``owner``: as in ``Tree.make_folder``, except for a
-    project's own folder, which stays the platform's.
+def make_place(tree: Tree, path: str, boundaries: Sequence[str], owner: tuple[int, int] | None = None) -> None:
+    """Create the folder ``path``, by the same rule about links. ``owner``: as in ``Tree.make_folder``, except for the
+    innermost boundary, such as a project's own folder, which stays the platform's.
     """
-    first, _, rest = path.partition("/")
-    if not is_shared or not rest:
+    if not boundaries or boundaries[-1] == path:
         tree.make_folder(path, owner=owner)
         return
-    if tree.is_link(first):
-        raise LeavesVolume(f"{path} does not exist: its first folder is a link.")
-    tree.make_folder(first)
-    tree.below(first).make_folder(rest, owner=owner)
+    tree.make_folder(boundaries[-1])
+    tree, rest = confined(tree, path, boundaries)
+    tree.make_folder(rest, owner=owner)
+
+
+def grant_prefixes(session: Session, volumes: Collection[str]) -> dict[str, list[str]]:
+    """The prefixes of the volumes' grants, by the volume's name, as far as there are any."""
+    query = select(Volume.name, VolumeGrant.prefix).join(VolumeGrant, VolumeGrant.volume_id == Volume.id)
+    found: dict[str, list[str]] = {}
+    for name, prefix in session.execute(query.where(Volume.name.in_(volumes), VolumeGrant.prefix != "")):
+        found.setdefault(name, []).append(prefix)
+    return found
 
 
 def demand_room(tree: Tree, size_bytes: int, holder: str, advice: str) -> None:
@@ -115,4 +150,8 @@ def job_output(session: Session, job: Job) -> Tree:
     volume = session.execute(select(Volume).where(Volume.name == job.output_volume)).scalar_one_or_none()
     if volume is None:
         raise NotFound(f"The volume {job.output_volume!r} of this job's output is not registered any more.")
-    return _output_tree(volume, job.output_path)
+    prefixes = list(session.scalars(select(VolumeGrant.prefix).where(VolumeGrant.volume_id == volume.id)))
+    # The volume of the projects' own folders has no grants.
+    boundaries = boundaries_of(job.output_path, prefixes, is_shared=not prefixes)
+    trees, rest = _trees_of(tree_of(volume), job.output_path, boundaries)
+    return trees[-1].below(rest)

@@ -1,13 +1,14 @@
 """Maps buckets to folders: a bucket is a volume, or a project's own folder on the shared volume of job outputs.
 
-Permissions are those of jobs: members of any project may use the volumes that an administrator registered. On the
-output volume the first folder is a project's name; there callers may use only the folders of their projects.
+Permissions are those of jobs (``api.volumes.access``): of a volume of which only some folders are granted, the bucket
+shows those. On the output volume the first folder is a project's name; there callers may use only the folders of their
+projects.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -16,7 +17,13 @@ from api.app.cache import CachedVolume
 from api.app.unit_of_work import AppContext
 from api.auth import Caller
 from api.protocols.kit.vertex_table import Table, table_of
-from api.volumes.access import access_refusal, may_use_volumes, projects_with_role
+from api.volumes.access import (
+    access_refusal,
+    is_writable_by_everyone,
+    projects_with_role,
+    usable_parts,
+    usable_volumes,
+)
 from core.domain.errors import Conflict, Forbidden, InvalidRequest, NotFound
 from core.storage.registry import FOLDER as MODELS
 from core.storage.tree import LeavesVolume, Tree, split_path
@@ -32,8 +39,7 @@ UPLOADS: Final = ".uploads"
 @dataclass(frozen=True, slots=True)
 class Bucket:
     """``volume`` and ``base``: the folder, as jobs mount it. ``owners``: on the shared volume, the projects whose
-    folders the caller may use; ``None``: all. ``within``: the folders or files that a job's script may use; ``None``:
-    all.
+    folders the caller may use; ``None``: all. ``within``: the folders or files that the caller may use; ``None``: all.
     """
 
     name: str
@@ -91,7 +97,7 @@ class Bucket:
             if not makes:
                 raise NotFound(f"No such object: {self.name}/{path}")
             hint = ", ".join(f"gs://{self.name}/{folder}/" for folder in sorted(folders)[:3])
-            raise Forbidden(f"This job may not write to gs://{self.name}/{path}; in this bucket it has {hint}.")
+            raise Forbidden(f"gs://{self.name}/{path} is not writable here; in this bucket these are: {hint}.")
         if path == own:  # a file
             return self.tree(), path
         if makes:
@@ -139,14 +145,25 @@ def find_bucket(
             "files are reached from jobs only."
         )
     is_shared = own_name == shared
+    within = None
     if not is_shared:
         refusal = access_refusal(context.settings, caller, volume, base, writes=writes)
         if refusal is not None:
-            raise Forbidden(f"Bucket {name}: {refusal.message}; {refusal.hint}.")
+            parts = usable_parts(context.settings, caller, volume)
+            within = outermost({part.prefix for part in parts if part.is_writable or not writes})
+            if base or not within:
+                raise Forbidden(f"Bucket {name}: {refusal.message}; {refusal.hint}.")
     elif writes and volume.is_read_only:
         raise Forbidden(f"Bucket {name} is a read-only volume; choose another one to write to.")
     owners = own if is_shared and not caller.is_admin else None
-    return Bucket(name, volume.name, base, tree_of(volume), volume.is_read_only, is_shared, owners)
+    return Bucket(name, volume.name, base, tree_of(volume), volume.is_read_only, is_shared, owners, within)
+
+
+def outermost(folders: Collection[str]) -> frozenset[str]:
+    """Those that are in none of the others."""
+    return frozenset(
+        path for path in folders if not any(path.startswith(f"{other}/") for other in folders if other != path)
+    )
 
 
 def open_uri(
@@ -176,10 +193,11 @@ def not_found_at(where: str, uri: str) -> Iterator[None]:
 
 
 def open_bucket(context: AppContext, name: str) -> Bucket:
-    """The bucket for a request without a token: never a project's own folder, nor the shared volume."""
+    """The bucket for a request without a token: a volume that is granted to everyone for writing."""
     own_name = table_of(context).bucket(name)
     volume = context.volumes.find(own_name, context.clock()) if _NAME.fullmatch(name) else None
-    if volume is None or volume.root is None or volume.is_read_only or own_name == context.settings.default_volume:
+    is_shared = own_name == context.settings.default_volume
+    if volume is None or volume.root is None or is_shared or not is_writable_by_everyone(volume):
         raise Forbidden(
             f"Bucket {name[:100]} takes nothing without a token; `trainmaster vertex-env` tells how to send one."
         )
@@ -188,8 +206,7 @@ def open_bucket(context: AppContext, name: str) -> Bucket:
 
 def bucket_names(context: AppContext, caller: Caller) -> list[str]:
     """Names of all buckets that the caller may read: volumes, then project folders."""
-    context.volumes.find(context.settings.default_volume, context.clock())
-    volumes = context.volumes.names() if may_use_volumes(caller) else [context.settings.default_volume]
+    volumes = usable_volumes(context, caller)
     projects = {each.project for each in caller.projects.values()}
     return [*volumes, *sorted(projects - set(volumes))]
 

@@ -18,7 +18,7 @@ from api.app.unit_of_work import AppContext, AppContextDep
 from api.auth import Caller, Scope
 from api.http.connections import is_proxied
 from api.protocols.gcs import buckets
-from api.protocols.gcs.buckets import Bucket, volume_of
+from api.protocols.gcs.buckets import Bucket, outermost, volume_of
 from api.protocols.kit.script_access import ScriptAccess, script_or_caller
 from api.protocols.kit.vertex_table import table_of
 from core.db.tables import Job
@@ -116,7 +116,7 @@ def _script_bucket(context: AppContext, attempt: AttemptId, name: str, *, writes
         raise Forbidden(f"Bucket {name} is read-only for this job.")
     is_shared = volume.name == context.settings.default_volume and not base
     owners = frozenset({project}) if is_shared else None
-    within = None if "" in folders else _outermost(folders)
+    within = None if "" in folders else outermost(folders)
     return Bucket(name, volume.name, base, tree_of(volume), volume.is_read_only, is_shared, owners, within)
 
 
@@ -149,9 +149,3 @@ def _below(path: str, base: str) -> str | None:
     if not path or path == base:
         return ""
     return path.removeprefix(f"{base}/") if path.startswith(f"{base}/") else None
-
-
-def _outermost(folders: frozenset[str]) -> frozenset[str]:
-    return frozenset(
-        path for path in folders if not any(path.startswith(f"{other}/") for other in folders if other != path)
-    )

@@ -4,7 +4,17 @@ Times are UTC. ``generation`` columns are compared and set by every write that m
 values that are only read whole; whatever is filtered or joined on has a column of its own.
 """
 
-from core.db.tables.accounts import Archive, LoginCode, Membership, Project, Secret, Token, User, Volume
+from core.db.tables.accounts import (
+    Archive,
+    LoginCode,
+    Membership,
+    Project,
+    Secret,
+    Token,
+    User,
+    Volume,
+    VolumeGrant,
+)
 from core.db.tables.base import NAMING, Base, BigId, Json, UtcDateTime
 from core.db.tables.fleet import DatabaseIdentity, Lease, Node, NodeFailure, Orphan
 from core.db.tables.jobs import (
@@ -123,5 +133,6 @@ __all__ = [
     "VertexResource",
     "VertexTableRow",
     "Volume",
+    "VolumeGrant",
     "WaitReason",
 ]

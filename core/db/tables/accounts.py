@@ -10,9 +10,11 @@ from sqlalchemy import (
     Boolean,
     Float,
     ForeignKey,
+    Index,
     Integer,
     LargeBinary,
     Text,
+    text,
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -97,6 +99,27 @@ class Volume(Base):
     config: Mapped[dict[str, Any]] = mapped_column(default=dict)
     is_read_only: Mapped[bool] = mapped_column(Boolean, default=False)
     created_at: Mapped[datetime]
+
+
+class VolumeGrant(Base):
+    """Access to a volume, or to its folder ``prefix``, of a project, or of the members of all projects
+    (``project_id``: ``None``). No row concerns the volume of the projects' own folders.
+    """
+
+    __tablename__ = "volume_grants"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    volume_id: Mapped[str] = mapped_column(ForeignKey("volumes.id", ondelete="CASCADE"))
+    project_id: Mapped[str | None] = mapped_column(ForeignKey("projects.id"), index=True)
+    prefix: Mapped[str] = mapped_column(Text, default="")  # normalized; empty: the whole volume
+    access: Mapped[str]  # read | write
+    __table_args__ = (
+        Index("uq_volume_grants_project", "volume_id", "project_id", "prefix", unique=True),
+        # Two NULLs are different in a unique index.
+        Index(
+            "uq_volume_grants_everyone", "volume_id", "prefix", unique=True,
+            sqlite_where=text("project_id IS NULL"), postgresql_where=text("project_id IS NULL"),
+        ),
+    )  # fmt: skip
 
 
 class Archive(Base):

@@ -259,6 +259,8 @@ class Operations:
     get_volume = ClientMethod(admin.get_volume)
     create_volume = ClientMethod(admin.create_volume)
     delete_volume = ClientMethod(admin.delete_volume)
+    set_volume_grant = ClientMethod(admin.set_volume_grant)
+    delete_volume_grant = ClientMethod(admin.delete_volume_grant)
 
 
 class JobOperations:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from trainmaster.spec.fields import EnvName, LabelKey, LabelValue, Name
 from trainmaster.spec.model import MAX_ENTRIES
@@ -24,8 +24,17 @@ class ProjectView(WireModel):
     my_role: str | None = None
 
 
+EVERYONE: Final = "everyone"  # as the grantee of a volume: the members of all projects
+
+
+def _project_name(name: str) -> str:
+    if name == EVERYONE:
+        raise ValueError(f"cannot be {EVERYONE!r}, which names all projects in grants of volumes; choose another name")
+    return name
+
+
 class ProjectCreate(WireRequest):
-    name: Name
+    name: Annotated[Name, AfterValidator(_project_name)]
     description: str = Field(default="", max_length=4000)
     weight: Weight = 1.0
 
@@ -107,12 +116,34 @@ class LoginCodeCreated(WireModel):
     expires_at: datetime
 
 
+VolumeAccess = Literal["read", "write"]
+
+
+class VolumePart(WireModel):
+    """A folder of a volume and what the caller may do there. ``prefix``: empty for the whole volume."""
+
+    prefix: str = ""
+    access: VolumeAccess
+
+
+class VolumeGrantView(WireModel):
+    """``grantee``: a project, or ``everyone``: the members of all projects."""
+
+    grantee: str
+    access: VolumeAccess
+    prefix: str = ""
+
+
 class VolumeView(WireModel):
+    """``parts``: those that the caller may use. ``grants``: shown to platform admins only."""
+
     name: str
     kind: Literal["local", "nfs", "pvc", "csi"]
     root: str | None = None
     config: dict[str, Any] = Field(default_factory=dict)
     is_read_only: bool = False
+    parts: list[VolumePart] = Field(default_factory=list)
+    grants: list[VolumeGrantView] = Field(default_factory=list)
     created_at: datetime
 
 

@@ -8,8 +8,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, TypeAdapter
 
-from trainmaster.spec.fields import Name
+from trainmaster.spec.fields import Folder, Name
 from trainmaster.spec.model import MAX_ENTRIES
+from trainmaster.wire.admin import VolumeAccess
 from trainmaster.wire.base import WireRequest
 
 # https://kubernetes.io/docs/concepts/overview/working-with-objects/names/#dns-subdomain-names
@@ -79,10 +80,26 @@ class CsiConfig(WireRequest):
     read_only: bool = False
 
 
+class VolumeGrantSet(WireRequest):
+    """``prefix``: the folder of the volume that it concerns; empty: the whole volume."""
+
+    access: VolumeAccess
+    prefix: Folder = ""
+
+
+class VolumeGrantCreate(VolumeGrantSet):
+    """``grantee``: a project, or ``everyone``: the members of all projects."""
+
+    grantee: Name
+
+
 class _VolumeCreate(WireRequest):
+    """``grants``: without any only platform admins may use the volume."""
+
     name: Name
     root: str | None = None
     is_read_only: bool = False
+    grants: list[VolumeGrantCreate] = Field(default_factory=list, max_length=MAX_ENTRIES)
 
 
 class LocalVolumeCreate(_VolumeCreate):

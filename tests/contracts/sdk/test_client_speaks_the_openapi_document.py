@@ -33,6 +33,8 @@ ARGUMENTS: dict[str, Any] = {
     "node": "n1",
     "labels": {"pool": "fast"},
     "volume": "data",
+    "grantee": "vision",
+    "access": "read",
     "name": "thing",
     "role": "member",
     "value": "v",

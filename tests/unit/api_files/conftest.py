@@ -19,7 +19,7 @@ from trainmaster.spec import parse_spec
 
 from api.app.factory import create_app
 from core.db.engine import SessionFactory, make_engine, make_sessions, unit_of_work
-from core.db.tables import Attempt, Base, Job, Membership, Node, Project, Replica, Token, User, Volume
+from core.db.tables import Attempt, Base, Job, Membership, Node, Project, Replica, Token, User, Volume, VolumeGrant
 from core.domain.ids import AttemptId
 from core.domain.sharing.resources import gang_of
 from core.settings import Settings
@@ -147,6 +147,7 @@ def furnish(house: House) -> None:
                 Volume(id=f"volume-{name}", name=name, kind="local", root=str(root), config={}, created_at=house.now)
             )
         session.flush()
+        session.add(VolumeGrant(id="grant-1", volume_id="volume-data", project_id="project-vision", access="write"))
         house.add_job(session, "job-1")
         session.add(
             Attempt(id="attempt-1", job_id="job-1", number=1, state="running", executor="fake", created_at=house.now)

@@ -270,7 +270,12 @@ def test_a_volume_is_registered_seen_and_forgotten(house: Any, tmp_path: Any) ->
     root.mkdir()
     made = house.call("root", "POST", "/volumes", json={"name": "sets", "root": str(root), "is_read_only": True})
     assert (made.status_code, made.json()["root"]) == (201, str(root))
-    assert house.call("member", "GET", "/volumes/sets").json()["root"] is None
+    assert house.call("member", "GET", "/volumes/sets").status_code == 404
+    assert [v["name"] for v in house.call("member", "GET", "/volumes").json()["items"]] == ["data", "output"]
+    assert house.call("root", "PUT", "/volumes/sets/grants/vision", json={"access": "read"}).status_code == 200
+    seen = house.call("member", "GET", "/volumes/sets").json()
+    assert (seen["root"], seen["config"], seen["grants"]) == (None, {}, [])
+    assert seen["parts"] == [{"prefix": "", "access": "read"}]
     assert [v["name"] for v in house.call("member", "GET", "/volumes").json()["items"]] == ["data", "output", "sets"]
     assert house.call("root", "POST", "/volumes", json={"name": "sets", "root": str(root)}).status_code == 409
     assert house.call("root", "DELETE", "/volumes/sets").status_code == 204

@@ -4,6 +4,7 @@ import ast
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
@@ -11,10 +12,10 @@ from typing import Final
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import inspect, text
+from sqlalchemy import create_engine, inspect, make_url, select, text
 
 from core.db.engine import make_engine
-from core.db.tables import Base
+from core.db.tables import Base, Event
 from migrations import current_revision, downgrade, head_revision, upgrade
 
 ROOT = Path(__file__).parents[3]
@@ -317,3 +318,56 @@ def test_rows_keep_their_values_under_the_new_names_and_back(tmp_path: Path) -> 
 def _rows_of(connection: sqlite3.Connection, table: str) -> list[dict[str, object]]:
     found = connection.execute(f"SELECT * FROM {table}")  # noqa: S608 (names of this test)
     return [dict(zip((column[0] for column in found.description), row, strict=True)) for row in found]
+
+
+@pytest.fixture
+def own_database(database_kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[str]:
+    """The address of a database that is at no revision yet."""
+    if database_kind == "sqlite":
+        yield f"sqlite:///{tmp_path / 'a.sqlite3'}"
+        return
+    server = make_url(request.getfixturevalue("postgres_database"))
+    name = f"{server.database}_own"
+    admin = create_engine(server, isolation_level="AUTOCOMMIT")
+    with admin.connect() as connection:
+        connection.execute(text(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)"))
+        connection.execute(text(f"CREATE DATABASE {name}"))
+    yield server.set(database=name).render_as_string(hide_password=False)
+    with admin.connect() as connection:
+        connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
+    admin.dispose()
+
+
+def test_volumes_stay_usable_for_members_of_all_projects(own_database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRAINMASTER_DEFAULT_VOLUME", "results")
+    upgrade(own_database, "0038")
+    engine = make_engine(own_database)
+    with engine.begin() as connection:
+        for name in ("data", "output", "results"):
+            connection.execute(
+                text(
+                    "INSERT INTO volumes (id, name, kind, config, is_read_only, created_at) "
+                    "VALUES (:id, :name, 'pvc', '{}', false, :at)"
+                ),
+                {"id": f"volume-{name}", "name": name, "at": AT},
+            )
+    upgrade(own_database)
+    with engine.begin() as connection:
+        grants = connection.execute(
+            text("SELECT volume_id, project_id, prefix, access FROM volume_grants ORDER BY volume_id")
+        ).all()
+        assert [tuple(row) for row in grants] == [
+            ("volume-data", None, "", "write"),
+            ("volume-output", None, "", "write"),
+        ]
+        events = connection.execute(select(Event.kind, Event.actor, Event.reason, Event.data).order_by(Event.id)).all()
+        assert [(row.kind, row.actor, row.data["name"], row.data["grantee"]) for row in events] == [
+            ("volume.granted", "migration", "data", "everyone"),
+            ("volume.granted", "migration", "output", "everyone"),
+        ]
+        assert "trainmaster volumes revoke" in events[0].reason
+    engine.dispose()
+    downgrade(own_database, "0038")
+    engine = make_engine(own_database)
+    assert "volume_grants" not in inspect(engine).get_table_names()
+    engine.dispose()

@@ -18,6 +18,7 @@ export type Member = Schemas["MemberView"];
 export type User = Schemas["UserView"];
 export type Token = Schemas["TokenView"];
 export type Volume = Schemas["VolumeView"];
+export type VolumeGrant = Schemas["VolumeGrantView"];
 export type FileEntry = Schemas["FileEntry"];
 export type Checkpoint = Schemas["CheckpointView"];
 export type LogSource = Schemas["LogSource"];

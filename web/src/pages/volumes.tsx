@@ -3,10 +3,12 @@ import { HardDrive, Plus, Trash2 } from "lucide-react";
 import { useState } from "react";
 import { api, unwrap } from "~/api/client";
 import { keys, meQuery, volumesQuery } from "~/api/queries";
+import type { Volume } from "~/api/types";
 import { DataTable } from "~/components/dataTable";
 import { Confirm, FormDialog } from "~/components/forms/dialogs";
 import { Field, PageHead } from "~/components/parts";
 import { Ago } from "~/components/time";
+import { accessText, VolumeGrants } from "~/pages/volumeGrants";
 
 const KINDS = ["local", "nfs", "pvc", "csi"] as const;
 type Kind = (typeof KINDS)[number];
@@ -71,11 +73,10 @@ export function VolumesPage() {
         columns={[
           { head: "Name", cell: (volume) => <span className="mono strong">{volume.name}</span> },
           { head: "Kind", cell: (volume) => volume.kind },
-          {
-            head: "Access",
-            cell: (volume) =>
-              volume.is_read_only ? <span className="tag">read-only</span> : <span className="dim">read-write</span>,
-          },
+          { head: "Access", cell: (volume) => <span className="dim">{accessText(volume)}</span> },
+          ...(me?.is_admin
+            ? [{ head: "Grants", cell: (volume: Volume) => <VolumeGrants volume={volume} changed={changed} /> }]
+            : []),
           { head: "Root", cell: (volume) => <span className="mono dim wrap">{volume.root ?? ""}</span> },
           { head: "Registered", cell: (volume) => <Ago at={volume.created_at} /> },
           {

@@ -31,7 +31,7 @@ from core.registry import versions
 from core.registry.sources import UploadedSource, find_below
 from core.storage.registry import demand_room
 from core.storage.tree import Tree
-from core.storage.volumes import tree_of
+from core.storage.volumes import is_at_or_below, tree_of
 
 OPERATION: Final = "upload"
 _NAME: Final = 63
@@ -122,11 +122,15 @@ def _find_files(call: VertexCall, model: Message) -> UploadedSource:
         bucket, names = open_uri(call.context, call.caller, uri, where)
         if not names or names[0] == UPLOADS:
             raise InvalidRequest(f"{where}: '{uri[:200]}' names no folder of its bucket.", field=where)
-        bucket.locate("/".join(names))  # checks access
+        path = "/".join(names)
+        bucket.locate(path)  # checks access
         base = bucket.base
         if bucket.is_shared:
-            base, names = names[0], names[1:]
-        source = UploadedSource(bucket.volume, base, "/".join(names))
+            base, path = names[0], "/".join(names[1:])
+        elif bucket.within is not None:
+            base = next(folder for folder in bucket.within if is_at_or_below(path, folder))
+            path = path.removeprefix(base).lstrip("/")
+        source = UploadedSource(bucket.volume, base, path)
         files = find_below(_top(bucket.top, base), source.path, limit_bytes=call.context.settings.model_limit_bytes)
     registry_volume = call.context.settings.default_volume
     room = call.context.volumes.find(registry_volume, call.context.clock())

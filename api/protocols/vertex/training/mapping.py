@@ -112,13 +112,10 @@ def _mounts(call: VertexCall, spec: CustomJobSpec, table: Table) -> list[dict[st
     for name, folder in _named(spec):
         try:
             bucket = find_bucket(call.context, call.caller, name, table=table)
-            mount = _mount(call, bucket, folder)
+            mounts |= {mount["at"]: mount for mount in _mounts_of(call, bucket, folder)}
         except TrainmasterError:
             if name in needed:
                 raise
-            continue
-        if mount is not None:
-            mounts[mount["at"]] = mount
     return list(mounts.values())
 
 
@@ -133,15 +130,22 @@ def _named(spec: CustomJobSpec) -> Iterator[tuple[str, str]]:
     yield from _BUCKET.findall(spec.base_output)
 
 
-def _mount(call: VertexCall, bucket: Bucket, folder: str) -> dict[str, Any] | None:
-    """The mount of a bucket, read-only where the caller may only read. Of the shared volume only the project's own
-    folder is mounted. It is created if missing, and its jobs may write to it.
+def _mounts_of(call: VertexCall, bucket: Bucket, folder: str) -> list[dict[str, Any]]:
+    """The mounts of a bucket: of the shared volume only the project's own folder, of a bucket of which only some
+    folders are granted each of them.
     """
-    at, path = f"{GCS}/{bucket.name}", bucket.base
+    at = f"{GCS}/{bucket.name}"
     if bucket.is_shared:
-        if folder != call.parent.own:
-            return None
-        at, path = f"{at}/{folder}", folder
+        places = {f"{at}/{folder}": folder} if folder == call.parent.own else {}
+    elif bucket.within is not None:
+        places = {f"{at}/{path}": path for path in sorted(bucket.within)}
+    else:
+        places = {at: bucket.base}
+    return [mount for at, path in places.items() if (mount := _mount(call, bucket, path, at)) is not None]
+
+
+def _mount(call: VertexCall, bucket: Bucket, path: str, at: str) -> dict[str, Any] | None:
+    """Read-only where the caller may only read; otherwise the folder is created if missing."""
     settings, volume = call.context.settings, call.context.volumes.find(bucket.volume, call.context.clock())
     is_writable = volume is not None and access_refusal(settings, call.caller, volume, path, writes=True) is None
     if path:
@@ -152,7 +156,7 @@ def _mount(call: VertexCall, bucket: Bucket, folder: str) -> dict[str, Any] | No
         if is_writable and settings.folder_owner is not None:
             bucket.top.give_folder(path, settings.folder_owner)
         if not bucket.top.exists(path):
-            return None  # of a project of which the caller is a viewer, and which has no files yet
+            return None  # of a project, or of a grant, that has no files yet, and which the caller may only read
     return {"volume": bucket.volume, "path": path, "at": at, "read_only": not is_writable}
 
 

@@ -25,7 +25,7 @@ from core.domain.jobs.layout import Layout, Ports, ReplicaAddress
 from core.domain.sharing.resources import gang_of
 from core.storage.archives import ArchiveStore
 from core.storage.tree import LeavesVolume, has_lasting_inodes
-from core.storage.volumes import find_place, make_place, split_location, tree_of
+from core.storage.volumes import boundaries_of, find_place, grant_prefixes, make_place, split_location, tree_of
 from executors.base import ENVIRONMENTS, MountOrder, ReplicaKey, ReplicaOrder, VolumeSource
 from scheduler.control.attempts.attempt_snapshot import AttemptFacts, GangMember, JobFacts
 from scheduler.control.attempts.launching.environment import attempt_context
@@ -42,7 +42,7 @@ _AT_ONCE: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class OrderVolume:
-    """A registered volume. ``source``: its root as the nodes see it."""
+    """A registered volume. ``source``: its root as the nodes see it. ``prefixes``: of its grants."""
 
     name: str
     root: str | None
@@ -50,6 +50,7 @@ class OrderVolume:
     is_read_only: bool
     kind: str = "local"
     config: Mapping[str, Any] = field(default_factory=dict)
+    prefixes: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +89,16 @@ def load_volumes(session: Session, jobs: Sequence[JobFacts], default_volume: str
     """The volumes that each job uses, by name. ``default_volume``: has the layers of environments."""
     wanted = [_volumes_of(job) | ({default_volume} if _has_requirements(job.spec) else set()) for job in jobs]
     rows = session.scalars(select(Volume).where(Volume.name.in_(set().union(*wanted)))).all()
+    prefixes = grant_prefixes(session, [row.name for row in rows])
     known = {
         row.name: OrderVolume(
-            row.name, row.root, row.config.get("path") or row.root, row.is_read_only, row.kind, row.config
+            row.name,
+            row.root,
+            row.config.get("path") or row.root,
+            row.is_read_only,
+            row.kind,
+            row.config,
+            prefixes.get(row.name, ()),
         )
         for row in rows
     }
@@ -191,7 +199,7 @@ def check_paths(control: ControlContext, order_context: OrderContext) -> dict[tu
         shared, path = layers
         if shared.root is not None:
             try:
-                make_place(tree_of(shared), path, is_shared=True, owner=control.output_owner)
+                make_place(tree_of(shared), path, boundaries_of(path, (), is_shared=True), control.output_owner)
             except Unavailable as away:
                 raise ExecutorTryAgain(away.sentence) from away
             except TrainmasterError as error:
@@ -203,7 +211,8 @@ def check_paths(control: ControlContext, order_context: OrderContext) -> dict[tu
         if volume is None or volume.root is None:
             continue
         try:
-            found = find_place(tree_of(volume), path, is_shared=name == control.default_volume)
+            boundaries = boundaries_of(path, volume.prefixes, is_shared=name == control.default_volume)
+            found = find_place(tree_of(volume), path, boundaries)
             if has_lasting_inodes(found.device):
                 inodes[name, path] = found.inode
         except LeavesVolume as error:

@@ -15,7 +15,7 @@ from core.domain.errors import InvalidRequest, TrainmasterError
 from core.storage import checkpoints
 from core.storage.resume_sources import ReportedCheckpoint, Resumable, resumable
 from core.storage.tree import Tree
-from core.storage.volumes import OUTPUT_MOUNT, make_place, tree_of
+from core.storage.volumes import OUTPUT_MOUNT, boundaries_of, grant_prefixes, make_place, tree_of
 from scheduler.control.attempts.attempt_snapshot import JobFacts
 
 # A job may keep only its last few checkpoints; the newest existing one is among these.
@@ -32,7 +32,8 @@ class ResumeSources:
     """What the database knows. ``volume``: ``None`` when the control plane does not see it. ``since``: checkpoints that
     were complete before are another job's. ``chosen``: the checkpoint that a user chose to resume from, and when the
     first attempt after that began. ``excluded_paths``: paths in this output that another job reported last.
-    ``parent``: of a trial that goes on from another trial's checkpoint, that trial's job.
+    ``parent``: of a trial that goes on from another trial's checkpoint, that trial's job. ``prefixes``: of the grants
+    of the output's volume.
     """
 
     reported: tuple[ReportedCheckpoint, ...]
@@ -42,6 +43,7 @@ class ResumeSources:
     chosen: ReportedCheckpoint | None = None
     excluded_paths: frozenset[str] = frozenset()
     parent: Resumable | None = None
+    prefixes: Sequence[str] = ()
 
     @property
     def output(self) -> Tree | None:
@@ -51,11 +53,12 @@ class ResumeSources:
         """Make the job's output folder, where the control plane sees its volume.
 
         Args:
-            is_shared: as in ``find_place``.
+            is_shared: as in ``boundaries_of``.
             owner: (uid, gid) of the created folders.
         """
         if self.volume is not None:
-            make_place(self.volume, self.output_path, is_shared=is_shared, owner=owner)
+            boundaries = boundaries_of(self.output_path, self.prefixes, is_shared=is_shared)
+            make_place(self.volume, self.output_path, boundaries, owner)
 
 
 def load_outputs(session: Session, jobs: Sequence[JobFacts]) -> list[ResumeSources]:
@@ -64,12 +67,18 @@ def load_outputs(session: Session, jobs: Sequence[JobFacts]) -> list[ResumeSourc
     found = {row.name: row for row in session.scalars(select(Volume).where(Volume.name.in_(names)))}
     volumes = {name: tree_of(row) for name, row in found.items() if row.root is not None}
     parents = _parents(session, jobs)
+    prefixes = grant_prefixes(session, names)
     return [
         ResumeSources(
-            (), volumes.get(job.output_volume), job.output_path, job.created_at, parent=parents.get(job.id)
+            (),
+            volumes.get(job.output_volume),
+            job.output_path,
+            job.created_at,
+            parent=parents.get(job.id),
+            prefixes=prefixes.get(job.output_volume, ()),
         )
         for job in jobs
-    ]  # fmt: skip
+    ]
 
 
 def load_sources(session: Session, job: JobFacts) -> ResumeSources:
@@ -96,6 +105,7 @@ def load_sources(session: Session, job: JobFacts) -> ResumeSources:
         None if choice is None else ReportedCheckpoint(choice["path"], None, _began_after(session, job, choice["at"])),
         frozenset(excluded_paths) - {checkpoint.path for checkpoint in own},
         _parents(session, [job]).get(job.id),
+        grant_prefixes(session, [job.output_volume]).get(job.output_volume, ()),
     )
 
 

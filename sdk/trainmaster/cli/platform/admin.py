@@ -11,7 +11,7 @@ import typer
 from trainmaster.cli.terminal import options, output, session
 
 if TYPE_CHECKING:
-    from trainmaster.wire.admin import VolumeView
+    from trainmaster.wire.admin import VolumeAccess, VolumeView
 
 _PANEL = "Platform"
 volumes_app = typer.Typer(help="Registered volumes.", invoke_without_command=True)
@@ -19,6 +19,9 @@ projects_app = typer.Typer(help="Projects and their members.", invoke_without_co
 users_app = typer.Typer(help="Users (platform admins).", invoke_without_command=True)
 secrets_app = typer.Typer(help="A project's secrets, by name.", no_args_is_help=True)
 User = Annotated[str, typer.Argument(metavar="USER")]
+VolumeName = Annotated[str, typer.Argument(metavar="VOLUME")]
+Grantee = Annotated[str, typer.Argument(metavar="PROJECT|everyone", help="everyone: the members of all projects.")]
+Prefix = Annotated[str, typer.Option("--prefix", help="Folder of the volume; default: the whole volume.")]
 SecretName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the environment variable.")]
 
 
@@ -41,21 +44,78 @@ def volumes(ctx: typer.Context, json: options.Json = False) -> None:
 
 @volumes_app.command("list")
 def list_volumes(json: options.Json = False) -> None:
-    """List the volumes."""
+    """List the volumes that you may use, with your access."""
     with session.client() as client:
         volumes = list(client.list_volumes())
     if json:
         output.print_json(volumes)
         return
     output.print_table(
-        ("NAME", "KIND", "ACCESS", "ROOT"),
-        [(volume.name, volume.kind, _access(volume), volume.root) for volume in volumes],
+        ("NAME", "KIND", "ACCESS", "GRANTS", "ROOT"),
+        [(volume.name, volume.kind, _access(volume), _grants(volume), volume.root) for volume in volumes],
         empty="No volumes.",
     )
 
 
+@volumes_app.command("show")
+def show_volume(volume: VolumeName, json: options.Json = False) -> None:
+    """Show a volume, your access and, to platform admins, its grants."""
+    with session.client() as client:
+        view = client.get_volume(volume)
+    if json:
+        output.print_json(view)
+        return
+    pairs = [("name", view.name), ("kind", view.kind), ("root", view.root), ("access", _access(view))]
+    mounting = output.values_text(view.config) if view.config else None
+    output.print_pairs([*pairs, ("grants", _grants(view)), ("config", mounting)])
+
+
 def _access(volume: VolumeView) -> str:
-    return "read only" if volume.is_read_only else "read, write"
+    words = {"read": "read only", "write": "read, write"}
+    return "; ".join(
+        f"{part.prefix}: {words[part.access]}" if part.prefix else words[part.access] for part in volume.parts
+    )
+
+
+def _grants(volume: VolumeView) -> str | None:
+    texts = [f"{g.grantee} {g.access}" + (f" {g.prefix}" if g.prefix else "") for g in volume.grants]
+    return "; ".join(texts) or None
+
+
+@volumes_app.command("grant")
+def grant_volume(
+    volume: VolumeName,
+    grantee: Grantee,
+    access: Annotated[str, typer.Argument(metavar="ACCESS", help="read or write.")],
+    prefix: Prefix = "",
+    json: options.Json = False,
+) -> None:
+    """Let a project, or the members of all projects, use a volume (platform admins)."""
+    with session.client() as client:
+        view = client.set_volume_grant(volume, grantee, _valid_access(access, "ACCESS"), prefix=prefix)
+    place = f"{volume}/{view.prefix}" if view.prefix else volume
+    output.print_result(view, f"{view.grantee} may {view.access} {place}", as_json=json)
+
+
+@volumes_app.command("revoke")
+def revoke_volume(volume: VolumeName, grantee: Grantee, prefix: Prefix = "", json: options.Json = False) -> None:
+    """Revoke a grant; submitted jobs keep what they mount (platform admins)."""
+    with session.client() as client:
+        client.delete_volume_grant(volume, grantee, prefix=prefix)
+    place = f"{volume}/{prefix}" if prefix else volume
+    output.print_result({"revoked": grantee}, f"the grant of {place} to {grantee} is revoked", as_json=json)
+
+
+def _valid_access(access: str, hint: str) -> VolumeAccess:
+    if access not in ("read", "write"):
+        raise typer.BadParameter(f"{access!r} is neither read nor write", param_hint=hint)
+    return cast("VolumeAccess", access)
+
+
+def _grant_of(text: str) -> dict[str, str]:
+    grantee, _, right = text.partition("=")
+    access, _, prefix = right.partition(":")
+    return {"grantee": grantee, "access": _valid_access(access, "--grant"), "prefix": prefix}
 
 
 @volumes_app.command("add")
@@ -72,6 +132,14 @@ def add_volume(
         ),
     ] = None,
     read_only: Annotated[bool, typer.Option("--read-only")] = False,
+    grant: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--grant",
+            metavar="PROJECT|everyone=read|write[:PREFIX]",
+            help="Who may use it; without any only platform admins. Repeatable.",
+        ),
+    ] = None,
     json: options.Json = False,
 ) -> None:
     """Register a volume (platform admins)."""
@@ -86,17 +154,17 @@ def add_volume(
             mounting.setdefault(first, {})[suffix] = value
         else:
             mounting[key] = value
+    grants = [_grant_of(text) for text in grant or []]
     with session.client() as client:
         view = client.create_volume(
-            name, kind=cast("VolumeKind", kind), root=root, config=mounting, is_read_only=read_only
+            name, kind=cast("VolumeKind", kind), root=root, config=mounting, is_read_only=read_only, grants=grants
         )
-    output.print_result(view, f"{view.name} registered; jobs use it as {view.name}/path", as_json=json)
+    next_step = "" if grants else f"; platform admins alone may use it until `trainmaster volumes grant {view.name}`"
+    output.print_result(view, f"{view.name} registered; jobs use it as {view.name}/path{next_step}", as_json=json)
 
 
 @volumes_app.command("remove")
-def remove_volume(
-    volume: Annotated[str, typer.Argument(metavar="VOLUME")], yes: options.Yes = False, json: options.Json = False
-) -> None:
+def remove_volume(volume: VolumeName, yes: options.Yes = False, json: options.Json = False) -> None:
     """Remove a volume; its files stay (platform admins)."""
     if not yes and output.is_interactive():
         typer.confirm(f"Remove the volume {volume}? Its files stay.", abort=True, err=True)

@@ -29,11 +29,13 @@ from trainmaster.wire.admin import (
     UserCreate,
     UserUpdate,
     UserView,
+    VolumeAccess,
+    VolumeGrantView,
     VolumeView,
 )
 from trainmaster.wire.base import Page
 from trainmaster.wire.jobs import ReasonRequest
-from trainmaster.wire.volumes import volume_create
+from trainmaster.wire.volumes import VolumeGrantSet, volume_create
 
 VolumeKind: TypeAlias = Literal["local", "nfs", "pvc", "csi"]
 
@@ -241,20 +243,41 @@ def create_volume(
     root: str | None = None,
     config: Mapping[str, Any] | None = None,
     is_read_only: bool = False,
+    grants: Sequence[Mapping[str, str]] = (),
 ) -> Call[VolumeView]:
     """Register a volume.
 
     Args:
         root: its path on the server.
         config: how containers mount it: ``server`` and ``path`` for nfs, ``claim`` for pvc, ``driver`` and
-        ``attributes``
-            for csi, ``path`` for local if the nodes have another path.
+            ``attributes`` for csi, ``path`` for local if the nodes have another path.
+        grants: each with the arguments of :func:`set_volume_grant`; without any only platform admins may use it.
     """
     body = volume_create(
-        {"name": name, "kind": kind, "root": root, "config": dict(config or {}), "is_read_only": is_read_only}
+        {
+            "name": name,
+            "kind": kind,
+            "root": root,
+            "config": dict(config or {}),
+            "is_read_only": is_read_only,
+            "grants": [dict(grant) for grant in grants],
+        }
     )
     return typed(VolumeView, "create_volume", "POST", "/volumes", body=body)
 
 
 def delete_volume(volume: str) -> Call[None]:
     return without_content("delete_volume", "DELETE", path("/volumes/{volume}", volume=volume))
+
+
+def set_volume_grant(volume: str, grantee: str, access: VolumeAccess, *, prefix: str = "") -> Call[VolumeGrantView]:
+    """Grant a project, or ``everyone``, access to the volume or to its folder ``prefix``."""
+    at = path("/volumes/{volume}/grants/{grantee}", volume=volume, grantee=grantee)
+    body = VolumeGrantSet(access=access, prefix=prefix)
+    return typed(VolumeGrantView, "set_volume_grant", "PUT", at, body=body)
+
+
+def delete_volume_grant(volume: str, grantee: str, *, prefix: str = "") -> Call[None]:
+    """Revoke the grant of exactly this prefix."""
+    at = path("/volumes/{volume}/grants/{grantee}", volume=volume, grantee=grantee)
+    return without_content("delete_volume_grant", "DELETE", at, query=params(prefix=prefix or None))
