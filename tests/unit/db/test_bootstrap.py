@@ -5,11 +5,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy import select
 
 from core.db.engine import SessionFactory, make_engine, make_sessions, unit_of_work
-from core.db.tables import Token, User, Volume
+from core.db.tables import Token, User, Volume, VolumeGrant
 from core.tokens import token_digest
 
 ROOT = Path(__file__).parents[3]
@@ -77,12 +78,20 @@ def test_a_file_that_holds_no_token_is_refused_in_one_sentence(tmp_path: Path) -
 
 def test_an_installer_says_where_the_first_volumes_are(tmp_path: Path) -> None:
     nfs = {"name": "output", "kind": "nfs", "root": "/mnt/o", "config": {"server": "nas", "path": "/o"}}
-    bootstrap(tmp_path, volumes=json.dumps([nfs]))
+    others: list[dict[str, Any]] = [
+        {"name": "data", "kind": "pvc", "config": {"claim": "data"}},
+        {"name": "sets", "kind": "pvc", "config": {"claim": "sets"}},
+        {"name": "open", "kind": "pvc", "config": {"claim": "open"}, "everyone": "read"},
+    ]
+    bootstrap(tmp_path, volumes=json.dumps([nfs, *others]))
     engine = make_engine(f"sqlite:///{tmp_path / 'trainmaster.sqlite3'}")
     with unit_of_work(make_sessions(engine), read_only=True) as session:
-        found = [(v.name, v.kind, v.root, v.config) for v in session.execute(select(Volume)).scalars()]
+        found = {v.name: (v.kind, v.root, v.config) for v in session.execute(select(Volume)).scalars()}
+        query = select(Volume.name, VolumeGrant.project_id, VolumeGrant.prefix, VolumeGrant.access)
+        grants = session.execute(query.join(VolumeGrant, VolumeGrant.volume_id == Volume.id)).all()
     engine.dispose()
-    assert found == [("output", "nfs", "/mnt/o", {"server": "nas", "path": "/o"})]
+    assert found["output"] == ("nfs", "/mnt/o", {"server": "nas", "path": "/o"})
+    assert sorted(map(tuple, grants)) == [("data", None, "", "write"), ("open", None, "", "read")]
 
 
 def test_volumes_that_make_no_sense_are_refused_in_one_sentence(tmp_path: Path) -> None:

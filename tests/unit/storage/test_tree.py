@@ -65,6 +65,18 @@ def test_a_tree_below_refuses_links_to_its_neighbours(root: Path) -> None:
         Tree(root).below("c").open_file("link")
 
 
+def test_no_link_leads_from_a_tree_below_another_out_of_the_other(root: Path) -> None:
+    (root / "c").mkdir()
+    (root / "c" / "out").symlink_to("../a")
+    (root / "a" / "in").symlink_to("b")
+    assert read(Tree(root).below("a").below("in"), "file") == b"inside"
+    with pytest.raises(LeavesVolume):
+        Tree(root).below("c").below("out").open_file("b/file")
+    again = Tree(**Tree(root).below("c").below("out").to_json())  # in another process
+    with pytest.raises(LeavesVolume):
+        again.open_file("b/file")
+
+
 def test_links_in_a_circle_end_as_not_found(root: Path) -> None:
     (root / "x").symlink_to("y")
     (root / "y").symlink_to("x")

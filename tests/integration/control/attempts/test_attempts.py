@@ -19,6 +19,8 @@ from core.db.tables import (
     Job,
     Replica,
     Secret,
+    Volume,
+    VolumeGrant,
     WaitReason,
 )
 from core.domain.errors import ExecutorTryAgain, IllegalTransition, StaleWrite
@@ -341,3 +343,25 @@ def test_a_link_to_another_project_put_in_the_way_later_fails_the_job(plane):
     assert plane.one(Job, id=reader).exit["sentence"].startswith("input: ")
     assert plane.one(Job, id=writer).exit["sentence"].startswith("output: ")
     assert list(theirs.iterdir()) == []
+
+
+def test_a_link_out_of_a_granted_folder_put_in_the_way_later_fails_the_job(plane):
+    root = plane.folder / "sets"
+    (root / "ours").mkdir(parents=True)
+    (root / "theirs").mkdir()
+    (root / "ours" / "out").symlink_to("../theirs")
+    (root / "ours" / "in").symlink_to(".")
+    with unit_of_work(plane.sessions) as session:
+        session.add(Volume(id="volume-sets", name="sets", kind="local", root=str(root), created_at=plane.engine.now))
+        session.flush()
+        session.add(VolumeGrant(id="grant-sets", volume_id="volume-sets", prefix="ours", access="write"))
+    reader, writer = plane.submit("a", input="sets/ours/out"), plane.submit("b")
+    inside = plane.submit("c", input="sets/ours/in")
+    with unit_of_work(plane.sessions) as session:
+        job = session.get_one(Job, writer)
+        job.output_volume, job.output_path = "sets", "ours/out/b"
+    plane.settle()
+    assert (plane.state(reader), plane.state(writer), plane.state(inside)) == ("failed", "failed", "running")
+    assert plane.one(Job, id=reader).exit["sentence"].startswith("input: ")
+    assert plane.one(Job, id=writer).exit["sentence"].startswith("output: ")
+    assert list((root / "theirs").iterdir()) == []
