@@ -65,9 +65,9 @@ def show_volume(volume: VolumeName, json: options.Json = False) -> None:
     if json:
         output.print_json(view)
         return
-    pairs = [("name", view.name), ("kind", view.kind), ("root", view.root), ("access", _access(view))]
+    pairs = [("Name", view.name), ("Kind", view.kind), ("Root", view.root), ("Access", _access(view))]
     mounting = output.values_text(view.config) if view.config else None
-    output.print_pairs([*pairs, ("grants", _grants(view)), ("config", mounting)])
+    output.print_pairs([*pairs, ("Grants", _grants(view)), ("Config", mounting)])
 
 
 def _access(volume: VolumeView) -> str:
