@@ -10,6 +10,7 @@ from random import Random
 from hypothesis import strategies as st
 
 from core.domain.ids import JobId, NodeId
+from core.domain.sharing.policy import QueueOrder
 from core.domain.sharing.resources import Amounts, Gang, GangRole, ResourceRequest
 from scheduler.planning import NodeSnapshot, Policy, QueuedGang, Snapshot
 from scheduler.simulator.cluster import SimulatedCluster
@@ -17,9 +18,16 @@ from scheduler.simulator.cluster import SimulatedCluster
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 # Two of one family, so that one wish may mean two models.
 MODELS = ("a100-sxm4-80gb", "h100-80gb-hbm3", "a100-pcie-40gb")
-# Whoever runs stays, and nothing is kept for GPUs: what preemption may do, and what is kept, have properties of their
-# own.
-NOBODY_GOES = Policy(preempts_priority=False, reclaims=False, shrinks=False, keeps_for_gpus=False)
+# Whoever runs stays, nothing is kept for GPUs, and reservations are not lent, as they are in orders by length: what
+# preemption may do, what is kept, and what is lent have properties of their own.
+NOBODY_GOES = Policy(
+    order=QueueOrder.ATTAINED_SERVICE,
+    time_slice_s=None,
+    preempts_priority=False,
+    reclaims=False,
+    shrinks=False,
+    keeps_for_gpus=False,
+)
 WISHES = ((), ("H100",), ("A100",), ("A100-80GB",), ("A100", "H100"), ("h100", "NVIDIA A100-PCIE-40GB"), ("A100-8",))
 
 

@@ -19,7 +19,7 @@ often = settings(max_examples=150, deadline=None, suppress_health_check=[HealthC
 
 
 def applied(snapshot: Snapshot, made: Plan) -> SimulatedCluster:
-    world = SimulatedCluster(snapshot.nodes)
+    world = SimulatedCluster(snapshot.nodes, policy=snapshot.policy)
     for job in snapshot.queued:
         world.enqueue(job)
     world.apply(made, snapshot.now)

@@ -37,6 +37,7 @@ def test_a_timed_reservation_holds_while_small_jobs_stream_in() -> None:
     scenario = parse(
         {
             "seed": 3,
+            "policy": {"order": "attained-service", "time_slice_s": None},  # by length, small jobs are before it
             "nodes": [{"name": "gpu-{}", "count": 3, "gpus": {"H100": 8}}],
             "jobs": [
                 {"name": "first", "count": 9, "gpus": 2, "duration": "2h", "max_run_time": "2h"},

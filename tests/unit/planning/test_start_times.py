@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from trainmaster.wire.jobs import INFEASIBLE_CODES
 
 from core.domain.ids import JobId, NodeId
+from core.domain.sharing.policy import Policy
 from core.domain.sharing.resources import Amounts, Gang, GangRole, ResourceRequest
 from scheduler.planning import Booking, Estimate, GrowingGang, QueuedGang, RunningGang, Snapshot, plan
 from scheduler.planning.forecast.projection import give_back, take
@@ -197,7 +198,7 @@ def test_an_outlook_s_moments_are_those_of_the_simulator_when_all_ends_are_known
     """Held against the other program that runs the planner forward, with ends that are exactly as expected."""
     from scheduler.simulator.cluster import SimulatedCluster
 
-    world = SimulatedCluster([node("a"), node("b")])
+    world = SimulatedCluster([node("a"), node("b")], policy=NO_TURNS)
     lengths = {}
     for number in range(30):
         length = 60.0 * (7 + number * 13 % 17)
@@ -225,6 +226,10 @@ def test_an_outlook_s_moments_are_those_of_the_simulator_when_all_ends_are_known
         off = abs((one.likely - started[one.job_id]).total_seconds())
         assert off <= 0.2 * max(60.0, (started[one.job_id] - NOW).total_seconds()), one
     assert sum(one.likely == started[one.job_id] for one in found.starts) > 15
+
+
+# A job that is stopped for a turn gives its place back before its run time is over.
+NO_TURNS = Policy(time_slice_s=None)
 
 
 def overfilled(snapshot: Snapshot, found: QueueForecast) -> list[tuple[str, float, Amounts]]:
@@ -281,7 +286,7 @@ def test_five_small_and_two_large_jobs_do_not_start_together_on_one_node(
     queue = [cpu_job(f"small-{n}", 900, 20 - n, estimate, limit) for n in range(5)]
     queue += [cpu_job(f"large-{n}", 2000, 5 - n, estimate, limit) for n in range(2)]
     a = replace(node("a", gpus=0), allocatable=Amounts(2000, 2**33), free=Amounts(2000, 2**33))
-    snapshot = Snapshot(NOW, (a,), tuple(queue))
+    snapshot = Snapshot(NOW, (a,), tuple(queue), policy=NO_TURNS)
     found = forecast_starts(snapshot)
     assert overfilled(snapshot, found) == []
     starts = [start.likely for start in found.starts]
@@ -328,6 +333,7 @@ def test_a_forecast_never_puts_more_on_a_node_than_it_holds(snapshot: Snapshot, 
         nodes=tuple(map(shrunk, snapshot.nodes)),
         queued=tuple(map(known, snapshot.queued)),
         running=tuple(map(known, snapshot.running)),
+        policy=replace(snapshot.policy, time_slice_s=None),
     )
     assert overfilled(snapshot, forecast_starts(snapshot)) == []
 
