@@ -114,7 +114,8 @@ def test_a_program_that_knows_nothing_of_it_is_started_again_in_place(
     eventually(lambda: len(reported(1)) == 3 and job.detail().state == "running", within_s=60, what="three workers")
     os.kill(worker(processes_of, job, 1), signal.SIGKILL)
     eventually(lambda: len(reported(3)) == 3, within_s=60, what="three workers again")
-    assert reported(2) == {"0-2": "0 of 2", "2-2": "1 of 2"}
+    # Whoever still starts when the third comes back reports only the next world.
+    assert reported(2).items() <= {"0-2": "0 of 2", "2-2": "1 of 2"}.items()
     assert reported(3) == {"0-3": "0 of 3", "2-3": "1 of 3", "1-3": "2 of 3"}
     (output / "done").touch()
     detail = job.wait(timeout_s=60)
