@@ -53,7 +53,9 @@ SETTINGS: Final = (
         "Thresholds of the levels of attained service, in GPU time: a job drops one level when it exceeds a threshold.",
     ),
     PolicySetting(
-        "starvation_s", "duration", "A job that has waited for so long without resources returns to the first level."
+        "starvation_s", "duration",
+        "A job that has waited for so long without resources comes first (attained-service: with those of the first "
+        "level; not in fifo).",
     ),
     PolicySetting("preempts_priority", "switch", "A job of higher priority may preempt jobs of lower priority."),
     PolicySetting(

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from api.app.cache import CachedVolume
 from api.app.unit_of_work import AppContext
 from api.auth import Caller, JobAccess, ProjectMembership, Role, has_role
+from core.db.tables import Job
 from core.domain.errors import Forbidden
 from core.settings import Settings
 from core.storage.registry import FOLDER as MODELS
@@ -86,9 +87,11 @@ def readable_output(context: AppContext, access: JobAccess) -> Tree:
         NotFound, Conflict: as ``JobAccess.load`` and ``job_output`` do.
         Forbidden: as of ``demand_output_access``.
     """
-    demand_output_access(context, access, writes=False)
     with context.read() as work:
-        return job_output(work.session, access.load(work.session))
+        job, member = access.load_with_member(work.session)
+        tree = job_output(work.session, job)
+    _demand_access_to_output(context, access, job, member, writes=False)
+    return tree
 
 
 def demand_output_access(context: AppContext, access: JobAccess, *, writes: bool) -> None:
@@ -101,8 +104,14 @@ def demand_output_access(context: AppContext, access: JobAccess, *, writes: bool
     """
     with context.read() as work:
         job, member = access.load_with_member(work.session)
-        name, volume, path = job.name, job.output_volume, job.output_path
-    demand_location_access(context, access.caller, member, f"The output of job {name!r}", volume, path, writes=writes)
+    _demand_access_to_output(context, access, job, member, writes=writes)
+
+
+def _demand_access_to_output(
+    context: AppContext, access: JobAccess, job: Job, member: ProjectMembership, *, writes: bool
+) -> None:
+    label = f"The output of job {job.name!r}"
+    demand_location_access(context, access.caller, member, label, job.output_volume, job.output_path, writes=writes)
 
 
 def demand_location_access(

@@ -9,7 +9,7 @@ from typing import Final, Protocol
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from core.db.tables import Job, Volume, VolumeGrant
+from core.db.tables import Job, Project, Volume, VolumeGrant
 from core.domain.errors import Conflict, InsufficientStorage, InvalidRequest, NotFound
 from core.storage.tree import LeavesVolume, Tree, TreeEntry, split_path
 
@@ -151,7 +151,9 @@ def job_output(session: Session, job: Job) -> Tree:
     if volume is None:
         raise NotFound(f"The volume {job.output_volume!r} of this job's output is not registered any more.")
     prefixes = list(session.scalars(select(VolumeGrant.prefix).where(VolumeGrant.volume_id == volume.id)))
-    # The volume of the projects' own folders has no grants.
-    boundaries = boundaries_of(job.output_path, prefixes, is_shared=not prefixes)
+    # On the volume of the projects' own folders, which has no grants, the first folder is a project's.
+    owner = select(Project.id).where(Project.name == job.output_path.partition("/")[0])
+    is_shared = not prefixes and session.scalars(owner).first() is not None
+    boundaries = boundaries_of(job.output_path, prefixes, is_shared=is_shared)
     trees, rest = _trees_of(tree_of(volume), job.output_path, boundaries)
     return trees[-1].below(rest)

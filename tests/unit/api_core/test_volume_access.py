@@ -328,6 +328,14 @@ def test_no_link_leads_out_of_a_granted_folder(
     assert ann.get(f"/api/v1/jobs/{made}/files/content?path=file").status_code == 404
 
 
+def test_an_administrators_output_is_read_through_a_link_inside_a_volume_without_grants(
+    client: TestClient, sets: Path
+) -> None:
+    (sets / "a" / "disk").symlink_to("../other")
+    made = client.post("/api/v1/jobs", json=job(output="sets/a/disk")).json()["id"]
+    assert [item["path"] for item in client.get(f"/api/v1/jobs/{made}/files").json()["items"]] == ["file"]
+
+
 def test_a_bucket_shows_what_is_granted(client: TestClient, as_user: Callable[..., TestClient], sets: Path) -> None:
     ann = as_user("ann")
     at = "/storage/v1/b/sets"

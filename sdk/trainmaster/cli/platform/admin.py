@@ -108,7 +108,7 @@ def revoke_volume(volume: VolumeName, grantee: Grantee, prefix: Prefix = "", jso
 
 def _valid_access(access: str, hint: str) -> VolumeAccess:
     if access not in ("read", "write"):
-        raise typer.BadParameter(f"{access!r} is neither read nor write", param_hint=hint)
+        raise typer.BadParameter(f"the right {access!r} is neither read nor write", param_hint=hint)
     return cast("VolumeAccess", access)
 
 
@@ -159,7 +159,8 @@ def add_volume(
         view = client.create_volume(
             name, kind=cast("VolumeKind", kind), root=root, config=mounting, is_read_only=read_only, grants=grants
         )
-    next_step = "" if grants else f"; platform admins alone may use it until `trainmaster volumes grant {view.name}`"
+    grant_it = f"`trainmaster volumes grant {view.name} PROJECT|everyone read|write`"
+    next_step = "" if grants else f"; platform admins alone may use it until {grant_it}"
     output.print_result(view, f"{view.name} registered; jobs use it as {view.name}/path{next_step}", as_json=json)
 
 

@@ -58,7 +58,10 @@ def test_a_volume_is_registered_with_its_grants(cli: Invoke, server: Any) -> Non
         ("everyone", "read", "a"),
         ("vision", "write", ""),
     ]
-    assert "platform admins alone may use it until `trainmaster volumes grant sets`" in cli(*add).stdout
+    assert (
+        "platform admins alone may use it until `trainmaster volumes grant sets PROJECT|everyone read|write`"
+        in cli(*add).stdout
+    )
 
 
 @pytest.mark.parametrize(
