@@ -34,8 +34,8 @@ from tests.faults.jobs import (
 )
 from tests.faults.simulated import CALM, NODE_GPUS, NODES, Chances, World
 
-SEEDS = range(int(os.environ.get("TRAINMASTER_FAULT_SEEDS", "60")))
-PREEMPTING_SEEDS = range(5000, 5000 + int(os.environ.get("TRAINMASTER_FAULT_SEEDS", "60")) // 2)
+SEEDS = range(int(os.environ.get("TRAINMASTER_FAULT_SEEDS", "30")))
+PREEMPTING_SEEDS = range(5000, 5000 + int(os.environ.get("TRAINMASTER_FAULT_SEEDS", "30")) // 2)
 # Seeds that failed once: what they found must stay found.
 # 193: a place was given away while something late could still come to it, and the node was over-committed.
 REGRESSIONS: tuple[int, ...] = (193,)

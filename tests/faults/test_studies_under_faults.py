@@ -34,7 +34,7 @@ from executors.fake import FakeEngine, Script
 from tests.faults.jobs import add_platform
 from tests.faults.simulated import NODES, Chances, Process, World
 
-SEEDS = range(9000, 9000 + int(os.environ.get("TRAINMASTER_FAULT_SEEDS", "60")) // 3)
+SEEDS = range(9000, 9000 + int(os.environ.get("TRAINMASTER_FAULT_SEEDS", "30")) // 3)
 ANN = Caller("user-1", "ann", True, frozenset(), "token-1", {})
 # More kills and lost answers than jobs meet: a study has fewer steps.
 CHANCES = Chances(kill=0.012, commit_unheard=0.015)

@@ -14,7 +14,7 @@ from scheduler.planning import NodeSnapshot, QueuedGang, plan
 from scheduler.simulator.cluster import SimulatedCluster
 from tests.properties.planner_worlds import NOBODY_GOES, NOW, assignment, first_fit, nodes, queues
 
-often = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+often = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @st.composite

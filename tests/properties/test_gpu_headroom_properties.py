@@ -25,7 +25,7 @@ from tests.properties.planner_worlds import NOBODY_GOES, NOW, assignment
 MODELS = ("A100", "H100")
 NEVER = {WaitReasonCode.NEVER_FITS, WaitReasonCode.TOO_LARGE, WaitReasonCode.NO_MATCHING_NODE, WaitReasonCode.NO_NODES}
 KEEPS = replace(NOBODY_GOES, keeps_for_gpus=True)
-often = settings(max_examples=80, deadline=None)
+often = settings(max_examples=40, deadline=None)
 
 
 def cluster(chance: Random) -> list[NodeSnapshot]:

@@ -16,7 +16,7 @@ from scheduler.planning.placement.backfill import give_back
 from scheduler.simulator.cluster import SimulatedCluster
 from tests.properties.parts_worlds import POLICY, assignment, snapshots
 
-often = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+often = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def after(snapshot: Snapshot, made: Plan) -> tuple[SimulatedCluster, Snapshot]:

@@ -15,7 +15,7 @@ from scheduler.planning import NodeSnapshot, Plan, Snapshot, WaitReasonCode, pla
 from scheduler.simulator.cluster import SimulatedCluster
 from tests.properties.planner_worlds import NOW, any_snapshots, assignment, busy_snapshot, gangs, in_order, nodes
 
-often = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+often = settings(max_examples=75, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def applied(snapshot: Snapshot, made: Plan) -> SimulatedCluster:

@@ -31,7 +31,7 @@ from scheduler.simulator.cluster import SimulatedCluster
 from tests.properties.planner_worlds import NOW, first_fit, nodes, queues
 from tests.properties.test_elastic_planner_properties import elastic_jobs
 
-often = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+often = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 PROJECTS, USERS = ("vision", "nlp", "speech"), ("ann", "bob")
 KEYS = ("jobs", "cpu_milli", "memory_bytes", "gpu_milli", "gpu_milli/h100", "gpu_milli/a100", "gpu_milli/a100-80gb")
 

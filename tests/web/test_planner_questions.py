@@ -107,8 +107,7 @@ def test_a_policy_and_additional_nodes_are_simulated_on_the_history(see: Callabl
     expect(member.locator("body")).to_contain_text("Only platform admins")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1440, 400])
+@pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (400, "dark")])
 def test_planner_questions_are_accessible(see: Callable[..., Any], scheme: str, width: int) -> None:  # noqa: F811
     if not AXE.exists():
         pytest.skip("axe-core is not installed (python3 dev.py web)")

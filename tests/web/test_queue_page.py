@@ -167,8 +167,7 @@ def test_nodes_are_reserved_and_released(see: Callable[..., Any]) -> None:
     expect(page.get_by_role("dialog")).not_to_contain_text("weekend")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1440, 400])
+@pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (400, "dark")])
 def test_the_queue_and_a_quota_are_accessible(see: Callable[..., Any], scheme: str, width: int) -> None:
     if not AXE.exists():
         pytest.skip("axe-core is not installed (python3 dev.py web)")
