@@ -58,7 +58,7 @@ def test_a_broker_that_is_away_does_not_hold_the_caller_up():
     assert time.perf_counter() - begin < 1.0
     # The first message imports modules, and they add loggers, over which pytest iterates when the next test begins.
     while wakeup._waiting.qsize() > 98:
-        assert time.perf_counter() - begin < 30
+        assert time.perf_counter() - begin < 120
         time.sleep(0.01)
 
 
