@@ -337,7 +337,7 @@ import os
 def init(address=None, **arguments):
     print("in", address or os.environ.get("RAY_ADDRESS") or "a cluster of its own", sorted(arguments))
 def nodes():
-    return [{"Alive": True}, {"Alive": True}]
+    return [{"Alive": True} for _ in open(os.environ["CALLS"])]
 """,
     "scripts/scripts.py": """
 import json, os, signal, socket, sys
