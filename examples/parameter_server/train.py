@@ -73,7 +73,7 @@ def main() -> None:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--updates", type=int, default=1000, help="gradients applied in all, of all workers")
+    parser.add_argument("--updates", type=int, default=1500, help="gradients applied in all, of all workers")
     parser.add_argument("--batch", type=int, default=64)
     # At 0.02 a worker that joins late in the training, whose gradients are then one to three updates old, made the loss
     # of the momentum's steps rise again in 8 of 100 simulated runs; at 0.01 in none.
