@@ -7,6 +7,7 @@ for each test.
 
 from __future__ import annotations
 
+import gc
 import os
 import warnings
 from collections.abc import Callable, Iterator
@@ -52,6 +53,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         is_of_an_api = metafunc.definition.path.relative_to(Path(__file__).parent).parts[1].startswith("api_")
         kinds = ["sqlite"] if not POSTGRES else [postgres] if is_of_an_api else ["sqlite", postgres]
         metafunc.parametrize("database_kind", kinds, scope="session")
+
+
+def pytest_collection_finish() -> None:
+    """Take all that lives until the end, some millions of objects, out of the garbage collections of each test."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
 
 
 class FakeClock:
