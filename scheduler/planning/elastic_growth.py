@@ -1,10 +1,10 @@
 """Growth of elastic gangs: extra replicas where room is free that no waiting job could ever use.
 
-A waiting gang has the better claim, whatever its priority, since a grown gang never returns replicas by itself. So no
-elastic gang grows onto a node that a queued job might be given, and growth delays no job. Replicas are granted one by
-one to the gang with the best claim at that moment, within quotas and outside bookings of other projects. Among equals
-in priority and share that is the gang that the replica speeds up most, per GPU. A gang whose measured speed has
-saturated gets none.
+A waiting gang has the better claim, whatever its priority, since a grown gang by itself returns replicas to other
+elastic gangs alone (:mod:`.elastic_balance`). So no elastic gang grows onto a node that a queued job might be given,
+and growth delays no job. Replicas are granted one by one to the gang with the best claim at that moment, within quotas
+and outside bookings of other projects. Among equals in priority and share that is the gang that the replica speeds up
+most, per GPU. A gang whose measured speed has saturated gets none.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from heapq import heapify, heappop, heapreplace
 from core.domain.ids import JobId, NodeId
 from core.domain.jobs.speed_curve import UNMEASURED, SpeedCurve
 from core.domain.sharing.resources import Gang, GangRole
-from scheduler.planning.model import Grow, GrowingGang, Placement, QueuedGang, RunningGang, Snapshot, Start
+from scheduler.planning.elastic_balance import balance, weights_of
+from scheduler.planning.model import Grow, GrowingGang, Placement, QueuedGang, RunningGang, Shrink, Snapshot, Start
 from scheduler.planning.placement.cluster import ClusterIndex
 from scheduler.planning.placement.demand import Demand, demand_of
 from scheduler.planning.placement.eligibility import Eligibility, without
@@ -34,9 +35,9 @@ _Key = tuple[int, float, float, float, float, str]
 class Growth:
     """An elastic gang that runs, or starts in this plan; ``added``: the replicas that it gets.
 
-    ``age``: queueing time in seconds, compared after priority, shares and gain. ``lacking``: indices of its missing
-    replicas, the next one first. ``placed``: node and GPU model of its elastic replicas. ``hidden``: nodes that are
-    booked for others.
+    ``weight``: the factor by which its gain counts. ``age``: queueing time in seconds, compared after priority, shares
+    and gain. ``lacking``: indices of its missing replicas, the next one first. ``placed``: node and GPU model of its
+    elastic replicas. ``hidden``: nodes that are booked for others.
     """
 
     job_id: JobId
@@ -50,6 +51,7 @@ class Growth:
     placed: list[tuple[NodeId, str | None]]
     hidden: frozenset[int] = frozenset()
     speed: SpeedCurve = UNMEASURED
+    weight: float = 1.0
     added: list[Placement] = field(default_factory=list)
 
     @property
@@ -61,7 +63,7 @@ class Growth:
     def gain(self) -> float:
         """Relative gain in speed by the next replica, per GPU."""
         request = self.role.request
-        return self.speed.gain(len(self.placed)) / (request.gpu_count + request.gpu_milli / 1000 or 1.0)
+        return self.weight * self.speed.gain(len(self.placed)) / (request.gpu_count + request.gpu_milli / 1000 or 1.0)
 
     @classmethod
     def of_start(
@@ -107,7 +109,10 @@ class Grower:
         heapify(heap)
         has_grown = False
         while heap:
-            growth = heap[0][1]
+            key, growth = heap[0]
+            if (key_now := self._key(growth)) > key:
+                heapreplace(heap, (key_now, growth))  # its user got replicas for another gang meanwhile
+                continue
             if not self._give(growth, ledger, claimed):
                 heappop(heap)
                 continue
@@ -125,12 +130,33 @@ class Grower:
             user_share = self.shares.user_share(growth.project, growth.user)
         return -growth.priority, project_share, user_share, -growth.gain, growth.age, growth.job_id
 
-    def _give(self, growth: Growth, ledger: Ledger, claimed: frozenset[int]) -> bool:
-        role = growth.role
+    def claim_of(self, gang: RunningGang) -> tuple[float, ...]:
+        """Its priority and the share of its user: the smaller, the better its claim among those of its project."""
+        share = self.shares.user_share(gang.project, gang.user) if self.shares.policy.is_fair else 0.0
+        return -gang.priority, share
+
+    def nodes_of(self, growth: Growth, claimed: frozenset[int]) -> frozenset[int]:
+        """Nodes on which it may get a replica; none beyond its quota."""
+        role = self._role(growth)
+        allowed = self.quotas.check_replica(growth.project, growth.user, role)
+        if isinstance(allowed, QuotaExcess):
+            return frozenset()
+        demand = self._demand(growth, role, growth.hidden | claimed, allowed.without)
+        nodes = demand.touched_nodes(self.cluster)
+        if growth.gang.servers != "apart":
+            return nodes
+        return nodes & {self.cluster.number_of.get(node, -1) for node, _ in growth.placed}
+
+    @staticmethod
+    def _role(growth: Growth) -> GangRole:
         models = {model for _, model in growth.placed if model is not None}
-        if len(models) == 1:
-            # Mixed GPU models would slow the whole gang down.
-            role = replace(role, request=replace(role.request, gpu_models=tuple(models)))
+        if len(models) != 1:
+            return growth.role
+        # Mixed GPU models would slow the whole gang down.
+        return replace(growth.role, request=replace(growth.role.request, gpu_models=tuple(models)))
+
+    def _give(self, growth: Growth, ledger: Ledger, claimed: frozenset[int]) -> bool:
+        role = self._role(growth)
         allowed = self.quotas.check_replica(growth.project, growth.user, role)
         if isinstance(allowed, QuotaExcess):
             return False
@@ -185,6 +211,7 @@ class ElasticGrowth:
         self.eligibility = eligibility
         self._grower = Grower(cluster, shares, eligibility.quotas)
         self._growths: dict[JobId, Growth] = {}
+        self._weights: dict[JobId, float] = {}
 
     def grow(
         self, starts: Iterable[tuple[QueuedGang, PartialPlacement]], ledger: Ledger, claimed: frozenset[int]
@@ -194,6 +221,11 @@ class ElasticGrowth:
         self._add_running()
         if not self._growths:
             return False
+        elastic = [gang for gang in self.snapshot.running if gang.gang.elastic is not None and not gang.is_stopping]
+        starting = [job for job, _ in starts if job.job_id in self._growths]
+        self._weights = weights_of((*elastic, *starting), self.snapshot.policy, self.snapshot.now)
+        for growth in self._growths.values():
+            growth.weight = self._weights.get(growth.job_id, 1.0)
         return self._grower.grow(self._growths.values(), ledger, claimed)
 
     def _add_starts(self, starts: Iterable[tuple[QueuedGang, PartialPlacement]]) -> None:
@@ -236,6 +268,24 @@ class ElasticGrowth:
             added = () if growth is None else growth.added
             with_growth.append(Start(job.job_id, in_rank_order(placements, added, job.gang) if added else placements))
         return tuple(with_growth)
+
+    def balance(self, claimed: frozenset[int]) -> tuple[Shrink, ...]:
+        """Replicas that leave running gangs for others that found no room to grow."""
+        number_of = self._grower.cluster.number_of
+        running = {gang.job_id: gang for gang in self.snapshot.running}
+        nodes = {
+            growth.job_id: self._grower.nodes_of(growth, claimed)
+            for growth in self._growths.values()
+            if growth.may_grow and not growth.added and growth.job_id in running
+        }
+        return balance(
+            self.snapshot,
+            [running[job_id] for job_id in nodes],
+            claim_of=self._grower.claim_of,
+            may_use=lambda gang, node: number_of.get(node, -1) in nodes[gang.job_id],
+            changed={growth.job_id for growth in self._growths.values() if growth.added},
+            weights=self._weights,
+        )
 
     def grows(self) -> tuple[Grow, ...]:
         """The growth of running gangs."""

@@ -124,7 +124,8 @@ class RunningGang:
     ``is_part``: replicas that leave an elastic gang which itself runs on: resources without a job of their own.
     ``earlier_s``: run time of earlier attempts in seconds, without the present one. ``is_endless``: it serves an
     endpoint until that is removed. ``speed``: by replicas of its elastic role. ``is_resumable``: it has checkpoints, so
-    a stop costs a restart and not its work; turns stop no other job.
+    a stop costs a restart and not its work; turns stop no other job. ``resized_at``: when an elastic gang last got or
+    gave replicas in the present attempt.
     """
 
     job_id: JobId
@@ -150,6 +151,7 @@ class RunningGang:
     is_endless: bool = False
     speed: SpeedCurve = UNMEASURED
     is_resumable: bool = True
+    resized_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +205,8 @@ class Snapshot:
 
     ``accounts``: a project without an account has weight 1, no quota and no past usage.
     ``finished_run_times``: number of finished jobs with a run time in each of
-    :data:`.queue.policy_key.RUN_TIME_BUCKETS`; empty: none has finished.
+    :data:`.queue.policy_key.RUN_TIME_BUCKETS`; empty: none has finished. ``moves_replicas``: between elastic gangs;
+    forecasts leave them where they are.
     """
 
     now: datetime
@@ -215,6 +218,7 @@ class Snapshot:
     bookings: tuple[Booking, ...] = ()
     policy: Policy = field(default_factory=Policy)
     finished_run_times: tuple[int, ...] = ()
+    moves_replicas: bool = True
 
 
 class WaitReasonCode(StrEnum):

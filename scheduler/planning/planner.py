@@ -18,7 +18,7 @@ from core.domain.ids import JobId
 from scheduler.planning.elastic_growth import ElasticGrowth
 from scheduler.planning.explain.wait_reasons import WaitReasons
 from scheduler.planning.fixpoint import plan_to_fixpoint
-from scheduler.planning.model import Plan, QueuedGang, Reason, Snapshot
+from scheduler.planning.model import Plan, QueuedGang, Reason, Shrink, Snapshot
 from scheduler.planning.placement.capacity import Capacity
 from scheduler.planning.placement.demand import Demand
 from scheduler.planning.preemption.decision import PreemptionDecision
@@ -86,10 +86,16 @@ class PlanningPass:
             waits=decision.reasons,
             grows=tuple(grow for grow in growth.grows() if grow.job_id not in decision.touched),
             preempts=tuple(decision.preempts),
-            shrinks=tuple(decision.shrinks),
+            shrinks=tuple(decision.shrinks) or self._balance(decision),
             moves=tuple(decision.moves),
             order=order,
         )
+
+    def _balance(self, decision: PreemptionDecision) -> tuple[Shrink, ...]:
+        """Replicas that leave running gangs for others; none while this plan stops anything."""
+        if decision.preempts or not self.snapshot.growing:
+            return ()
+        return self.growth.balance(self._claimed_nodes(self._waiting or []))
 
     def reasons(self) -> dict[JobId, Reason]:
         """Why the waiting jobs of the plan built last wait."""

@@ -85,6 +85,7 @@ class SimulatedRun:
     started_at: datetime
     stops_at: datetime | None = None  # preempted, in its grace period
     stops_for: JobId | None = None
+    resized_at: datetime | None = None
 
     def view(self) -> RunningGang:
         limit = None if self.job.max_run_time_s is None else self.job.max_hold_s
@@ -94,6 +95,7 @@ class SimulatedRun:
             started_at=self.started_at,
             is_stopping=self.stops_at is not None,
             stopping_for=self.stops_for,
+            resized_at=self.resized_at,
         )
 
     def growing(self, speed: SpeedCurve) -> GrowingGang | None:
@@ -170,7 +172,7 @@ class SimulatedCluster:
         for shrink in plan.shrinks:
             self.shrink(shrink, now)
         for grow in plan.grows:
-            self.grow(grow)
+            self.grow(grow, now)
         if plan.waits.keys() != self.queued.keys():
             raise WrongPlan("exactly the jobs that are not started must have a wait reason")
 
@@ -230,7 +232,7 @@ class SimulatedCluster:
             raise WrongPlan(f"{shrink.job_id}: shrinks below the replicas that it needs")
         for placement in leaving:
             self._give(shrink.job_id, role.request, placement)
-        self._run(replace(running, placements=staying))
+        self._run(replace(running, placements=staying, resized_at=now))
         self._promise(shrink.for_job, now)
 
     def lose(self, job_id: JobId, lost: int) -> None:
@@ -246,7 +248,7 @@ class SimulatedCluster:
             self._give(job_id, role.request, lost_replica)
         self._run(replace(running, placements=tuple(staying)))
 
-    def grow(self, grow: Grow) -> None:
+    def grow(self, grow: Grow, now: datetime) -> None:
         running = self.running.get(grow.job_id)
         role = running.job.gang.elastic if running is not None else None
         if running is None or role is None:
@@ -260,7 +262,7 @@ class SimulatedCluster:
             raise WrongPlan(f"{grow.job_id}: more replicas than it may have, or one twice")
         if {placement.role for placement in grow.placements} != {role.role}:
             raise WrongPlan(f"{grow.job_id}: only its elastic role grows")
-        self._run(replace(running, placements=placements))
+        self._run(replace(running, placements=placements, resized_at=now))
 
     def _run(self, running: SimulatedRun) -> None:
         self.running[running.job.job_id] = running

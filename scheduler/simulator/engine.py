@@ -14,6 +14,7 @@ from core.domain.jobs.name_patterns import pattern_of
 from core.domain.jobs.speed_curve import UNMEASURED, SpeedCurve, SpeedPoint
 from core.domain.sharing.policy import Policy, QueueOrder
 from scheduler.planning import NodeSnapshot, Plan, QueuedGang, Snapshot, plan
+from scheduler.planning.elastic_balance import next_balance
 from scheduler.planning.model import Account
 from scheduler.planning.queue.overtaking import next_overtaken_s
 from scheduler.planning.queue.policy_key import (
@@ -352,6 +353,11 @@ class Simulation:
         if math.isfinite(ends_s):
             heapq.heappush(self._ends, (ends_s, self._version[name], name))
 
+    def _next_balance_s(self, now_s: float) -> float:
+        now = self._moment(now_s)
+        at = next_balance((self.world.view(job_id) for job_id in self.world.running), self.scenario.policy, now)
+        return math.inf if at is None else now_s + (at - now).total_seconds()
+
     def _next_look_s(self, now_s: float) -> float:
         """The next moment at which the planner may decide differently though nothing arrives, ends or changes: only
         time has passed. Infinity if there is none.
@@ -360,10 +366,10 @@ class Simulation:
         change: a minimum run time or a time slice is over, in this attempt or in all of them together, a job reaches
         the next level of attained service or starves, its progress reveals its length, a reservation begins or ends.
         """
-        if not self.world.queued:
-            return math.inf
         policy = self.scenario.policy
-        nearest_s = math.inf
+        nearest_s = self._next_balance_s(now_s)
+        if not self.world.queued:
+            return nearest_s
         soon_s = now_s + _SOON_S
         after_s = {policy.min_run_time_s}
         for span_s in (policy.time_slice_s, policy.rotation_s):

@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
-from core.domain.jobs.speed_curve import SpeedPoint
+from core.domain.jobs.speed_curve import SpeedPoint, measure
 from scheduler.planning.forecast.durations import DurationModel, JobTraits, PastRun, UnfinishedRun
 from scheduler.planning.model import Estimate
 from scheduler.simulator.reading.arrival import Arrival
@@ -65,8 +65,20 @@ class Progress:
             before_s = self.done_s
             self.done_s = min(self.arrival.duration_s, self.pace.after(before_s, past_s - paid_s))
             if self.replicas:
-                point = self.measured.get(self.replicas, SpeedPoint(self.replicas, 0.0, 0.0))
-                self.measured[self.replicas] = point.with_work(self.done_s - before_s, past_s - paid_s)
+                self._measure(before_s, past_s - paid_s)
+
+    def _measure(self, before_s: float, seconds: float) -> None:
+        """Note the speed at this size; while a program starts it reports no steps."""
+        profile = self.arrival.profile
+        start_s = 0.0 if profile is None else profile.start_s
+        if self.pace is None or self.done_s <= start_s:
+            return
+        if before_s < start_s:
+            seconds -= self.pace.seconds(before_s, start_s)
+            before_s = start_s
+        # Scale-invariant steps, as AdaScale counts them: a step of one replica is always the same work.
+        single = profile.rate(1, 1) if profile is not None else self.pace
+        self.measured = measure(self.measured, self.replicas, single.seconds(before_s, self.done_s), seconds)
 
     def start(self, at_s: float, *, pace: WorkRate, replicas: int, rate: float, cost_s: float) -> None:
         """Run from now on; a start after the first costs ``cost_s``."""

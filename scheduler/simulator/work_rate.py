@@ -42,7 +42,12 @@ class WorkRate:
 
 
 class SpeedProfile(Protocol):
-    """How fast a job is. One unit of work takes a second with its maximum of replicas on as few nodes as possible."""
+    """How fast a job is. One unit of work takes a second with its maximum of replicas on as few nodes as possible.
+
+    ``start_s``: work of its first start, in which it makes no steps.
+    """
+
+    start_s: float
 
     def rate(self, replicas: int, nodes: int) -> WorkRate:
         """With so many replicas of its elastic role on so many nodes."""

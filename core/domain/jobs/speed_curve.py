@@ -8,7 +8,7 @@ size suffices and a second one decides.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -22,6 +22,8 @@ LEAST_MEASURED_S: Final = 10.0
 MOST_MEASURED_S: Final = 600.0
 # An earlier job of the same name is evidence, but weaker than the job's own measurements.
 _EARLIER_MOST_S: Final = 60.0
+# By so many seconds a measurement of a larger size is shorter after a second: the longest are forgotten in 100 minutes.
+_FADES: Final = 0.1
 # A job no longer grows when the next replica would add less than this part of what its replicas do on average.
 LEAST_EFFICIENCY: Final = 0.1
 
@@ -39,6 +41,20 @@ class SpeedPoint:
         total_s = self.measured_s + seconds
         mean = (self.work_per_s * self.measured_s + work) / total_s if total_s > 0 else 0.0
         return SpeedPoint(self.replicas, mean, min(total_s, MOST_MEASURED_S))
+
+
+def measure(points: Mapping[int, SpeedPoint], replicas: int, work: float, seconds: float) -> dict[int, SpeedPoint]:
+    """The measurements by size after another one, of ``work`` in ``seconds``.
+
+    Those of larger sizes fade: a program that was slow there at first is tried there again some day.
+    """
+    before = points.get(replicas, SpeedPoint(replicas, 0.0, 0.0))
+    measured = {replicas: before.with_work(work, seconds)}
+    for size, point in points.items():
+        left_s = point.measured_s - (_FADES * seconds if size > replicas else 0.0)
+        if size != replicas and left_s > 0:
+            measured[size] = replace(point, measured_s=left_s)
+    return measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +93,7 @@ class SpeedCurve:
             return 1 / _amdahl_s(1.0, SERIAL_FRACTION, replicas)
         at = bisect_left(points, replicas, key=lambda point: point.replicas)
         if 0 < at < len(points):
-            low, high = points[at - 1], points[at]
-            part = (replicas - low.replicas) / (high.replicas - low.replicas)
-            return (1 - part) * low.work_per_s + part * high.work_per_s
+            return _between(points[at - 1], points[at], replicas)
         nearest = points[min(at, len(points) - 1)]
         serial, parallel = _fitted(points)
         speed = nearest.work_per_s * (serial + parallel / nearest.replicas) / (serial + parallel / replicas)
@@ -121,6 +135,12 @@ def _usable(points: Iterable[SpeedPoint]) -> tuple[SpeedPoint, ...]:
 def _amdahl_s(single_s: float, serial_fraction: float, replicas: float) -> float:
     """Seconds per unit of work, of which one replica needs ``single_s``."""
     return single_s * (serial_fraction + (1 - serial_fraction) / replicas)
+
+
+def _between(low: SpeedPoint, high: SpeedPoint, replicas: int) -> float:
+    """By Amdahl's law through both. A straight line would hide most of what the first replicas after ``low`` add."""
+    part = (1 / low.replicas - 1 / replicas) / (1 / low.replicas - 1 / high.replicas)
+    return 1 / ((1 - part) / low.work_per_s + part / high.work_per_s)
 
 
 def _fitted(points: Sequence[SpeedPoint]) -> tuple[float, float]:

@@ -81,12 +81,16 @@ def load_running(
 ) -> tuple[list[LiveAttempt], list[RunningGang]]:
     """One for each of ``rows``, and the leaving parts of elastic gangs. ``known``: of run times and speeds."""
     saved_at = _last_checkpoints(session)
-    leavers = _leavers(session) if any(gang.elastic for gang in gangs.values()) else {}
+    has_elastic = any(gang.elastic for gang in gangs.values())
+    leavers = _leavers(session) if has_elastic else {}
+    resized_at = _resized_at(session) if has_elastic else {}
     live, leaving = [], []
     for row in rows:
         gang = gangs[row.shape]
         holders = list(holdings.get(row.attempt_id, ()))
         view = _view(row, gang, holders, saved_at.get(row.attempt_id), known, now)
+        if gang.elastic is not None:
+            view = replace(view, resized_at=resized_at.get(row.attempt_id))
         leaving_replicas = leavers.get(row.attempt_id)
         if leaving_replicas and not view.is_stopping:
             view, parts = _split(view, holders, leaving_replicas, now)
@@ -235,6 +239,17 @@ def _last_checkpoints(session: Session) -> dict[str, datetime]:
         .group_by(Checkpoint.attempt_id)
     )
     return {attempt_id: at for attempt_id, at in rows if at is not None}
+
+
+def _resized_at(session: Session) -> dict[str, datetime]:
+    """When a replica of each live attempt last started or ended."""
+    rows = session.execute(
+        select(Replica.attempt_id, func.max(Replica.started_at), func.max(Replica.ended_at))
+        .join(Attempt, Attempt.id == Replica.attempt_id)
+        .where(is_live())
+        .group_by(Replica.attempt_id)
+    )
+    return {attempt_id: max(at for at in moments if at) for attempt_id, *moments in rows if any(moments)}
 
 
 def _leavers(session: Session) -> dict[str, dict[tuple[str, int], str | None]]:

@@ -33,6 +33,7 @@ from scheduler.control.planning.running import (
     running_rows,
 )
 from scheduler.control.planning.speeds import Speeds
+from scheduler.planning.elastic_balance import next_balance
 from scheduler.planning.forecast.durations import JobTraits
 from scheduler.planning.model import Estimate, QueuedGang, Reason, Snapshot, WaitReasonCode
 from scheduler.planning.queue.overtaking import next_overtaken_s
@@ -183,7 +184,16 @@ def load_snapshot(session: Session, cache: SnapshotCache, now: datetime, *, can_
         select(func.min(Job.not_before)).where(Job.state == JobState.QUEUED.value, Job.not_before > now)
     ).scalar_one()
     usage, usage_at = changed_usage(settings, snapshot, {attempt.view.user: attempt.user_id for attempt in live})
-    dues = (ends, grows_at, settings.next_change(now), next_change(session, now), next_turn(snapshot), usage_at)
+    moves_at = next_balance(snapshot.running, policy, now) if growing else None
+    dues = (
+        ends,
+        grows_at,
+        moves_at,
+        settings.next_change(now),
+        next_change(session, now),
+        next_turn(snapshot),
+        usage_at,
+    )
     return PlannerInputs(
         snapshot=snapshot,
         generations={job_id: job.generation for job_id, job in cache.jobs.items()},

@@ -122,6 +122,7 @@ class Projection:
                 for job_id in self._may_grow
                 if job_id in self.running and (growing := _growing(self.running[job_id].view)) is not None
             ),
+            moves_replicas=False,
         )
 
     def apply(self, plan: Plan) -> None:

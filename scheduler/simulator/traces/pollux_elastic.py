@@ -60,6 +60,8 @@ class BestBatchProfile:
     possible.
     """
 
+    start_s = START_S
+
     def __init__(self, application: Application, most: int) -> None:
         self.application = application
         self.most = most

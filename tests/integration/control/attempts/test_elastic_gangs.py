@@ -351,6 +351,29 @@ def test_a_gang_that_got_faster_with_each_replica_grows_again(plane):
     assert len(world_of(plane, job)) == 4
 
 
+def test_a_gang_that_came_later_gets_replicas_of_the_first_one_after_a_while(plane):
+    plane.engine.script("worker", Script(run_for=timedelta(hours=9)))
+    early = plane.submit("early", workers={"min": 1, "max": 4}, cpu=2)
+    plane.settle()
+    late = plane.submit("late", workers={"min": 1, "max": 4}, cpu=2)
+    plane.settle()
+    plane.advance(5)  # a replica leaves for it, and it starts
+    assert (len(world_of(plane, early)), len(world_of(plane, late))) == (3, 1)
+    plane.advance(200)
+    assert (len(world_of(plane, early)), len(world_of(plane, late))) == (3, 1)  # it was resized a moment ago
+    plane.advance(110)
+    plane.advance(5)
+    sizes = len(world_of(plane, early)), len(world_of(plane, late))
+    assert sizes in ((2, 2), (1, 3))
+    event = plane.all(Event, kind="attempt.shrinking", job_id=early)[-1]
+    assert event.reason == "Replicas make room for late, which they speed up more."
+    assert event.data["for_job"] is None
+    for _ in range(20):
+        plane.advance(60)
+    assert (len(world_of(plane, early)), len(world_of(plane, late))) == sizes
+    assert len(plane.all(Attempt)) == 2  # nobody was started again
+
+
 def test_the_next_job_of_the_name_starts_as_large_as_the_last_one_was_fast(plane):
     first = start(plane, name="train-1")
     measure(plane, first, {2: 10.0, 4: 10.1})
