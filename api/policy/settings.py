@@ -80,7 +80,7 @@ SETTINGS: Final = (
     ),
     PolicySetting("min_run_time_s", "duration", "No job is preempted, for any reason, before it has run for so long."),
     PolicySetting("grace_s", "duration", "Grace period of a preempted job, for its last checkpoint."),
-    PolicySetting("shrinks", "switch", "Elastic jobs are shrunk before any job is preempted."),
+    PolicySetting("shrinks", "switch", "Elastic jobs are shrunk before any job is preempted, and for faster ones."),
     PolicySetting(
         "restart_cost_s", "duration",
         "Assumed cost of a preemption, in addition to the work since the last checkpoint.",

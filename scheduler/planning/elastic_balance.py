@@ -59,7 +59,7 @@ class ElasticShare:
         return self.weight * self.gang.speed.gain(self.size - 1)
 
     @property
-    def wants_more(self) -> bool:
+    def can_grow(self) -> bool:
         return self.size < (self.role.most or 0) and not self.gang.speed.is_saturated(self.size)
 
     def may_give_to(self, other: ElasticShare) -> bool:
@@ -158,7 +158,7 @@ def _taken(
     givers = list(givers)
     speed = getter.gang.speed
     before, taken = speed.speed(getter.size), []
-    while getter.wants_more:
+    while getter.can_grow:
         possible = [giver for giver in givers if giver.may_give_to(getter)]
         if not possible:
             break
@@ -178,7 +178,7 @@ def _taken(
 
 
 def _settles_at(gang: RunningGang, policy: Policy, costs: int) -> datetime | None:
-    since = gang.resized_at or gang.started_at
+    since = gang.size_changed_at or gang.started_at
     return None if since is None else since + timedelta(seconds=max(_SETTLES_S, costs * policy.restart_cost_s))
 
 

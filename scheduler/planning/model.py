@@ -124,8 +124,8 @@ class RunningGang:
     ``is_part``: replicas that leave an elastic gang which itself runs on: resources without a job of their own.
     ``earlier_s``: run time of earlier attempts in seconds, without the present one. ``is_endless``: it serves an
     endpoint until that is removed. ``speed``: by replicas of its elastic role. ``is_resumable``: it has checkpoints, so
-    a stop costs a restart and not its work; turns stop no other job. ``resized_at``: when an elastic gang last got or
-    gave replicas in the present attempt.
+    a stop costs a restart and not its work; turns stop no other job. ``size_changed_at``: when an elastic gang last
+    got or gave replicas in the present attempt.
     """
 
     job_id: JobId
@@ -151,7 +151,7 @@ class RunningGang:
     is_endless: bool = False
     speed: SpeedCurve = UNMEASURED
     is_resumable: bool = True
-    resized_at: datetime | None = None
+    size_changed_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

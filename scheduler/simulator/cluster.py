@@ -85,7 +85,7 @@ class SimulatedRun:
     started_at: datetime
     stops_at: datetime | None = None  # preempted, in its grace period
     stops_for: JobId | None = None
-    resized_at: datetime | None = None
+    size_changed_at: datetime | None = None
 
     def view(self) -> RunningGang:
         limit = None if self.job.max_run_time_s is None else self.job.max_hold_s
@@ -95,7 +95,7 @@ class SimulatedRun:
             started_at=self.started_at,
             is_stopping=self.stops_at is not None,
             stopping_for=self.stops_for,
-            resized_at=self.resized_at,
+            size_changed_at=self.size_changed_at,
         )
 
     def growing(self, speed: SpeedCurve) -> GrowingGang | None:
@@ -232,7 +232,7 @@ class SimulatedCluster:
             raise WrongPlan(f"{shrink.job_id}: shrinks below the replicas that it needs")
         for placement in leaving:
             self._give(shrink.job_id, role.request, placement)
-        self._run(replace(running, placements=staying, resized_at=now))
+        self._run(replace(running, placements=staying, size_changed_at=now))
         self._promise(shrink.for_job, now)
 
     def lose(self, job_id: JobId, lost: int) -> None:
@@ -262,7 +262,7 @@ class SimulatedCluster:
             raise WrongPlan(f"{grow.job_id}: more replicas than it may have, or one twice")
         if {placement.role for placement in grow.placements} != {role.role}:
             raise WrongPlan(f"{grow.job_id}: only its elastic role grows")
-        self._run(replace(running, placements=placements, resized_at=now))
+        self._run(replace(running, placements=placements, size_changed_at=now))
 
     def _run(self, running: SimulatedRun) -> None:
         self.running[running.job.job_id] = running

@@ -60,7 +60,7 @@ class Policy:
             latest. ``None``: off.
         min_run_time_s: no job is preempted, for whatever reason, before it has run for so long.
         grace_s: time for a preempted job's last checkpoint.
-        shrinks: elastic jobs are shrunk before any job is preempted.
+        shrinks: elastic jobs are shrunk before any job is preempted, and for faster ones.
         restart_cost_s: assumed cost of a preemption besides the work since the last checkpoint.
         quarantines: nodes on which jobs end for machine faults take no new work for a time.
         quarantine_failures: so many suspicious ends of different jobs on a node quarantine it; one certain fault does,

@@ -83,14 +83,14 @@ def load_running(
     saved_at = _last_checkpoints(session)
     has_elastic = any(gang.elastic for gang in gangs.values())
     leavers = _leavers(session) if has_elastic else {}
-    resized_at = _resized_at(session) if has_elastic else {}
+    size_changed_at = _size_changes(session) if has_elastic else {}
     live, leaving = [], []
     for row in rows:
         gang = gangs[row.shape]
         holders = list(holdings.get(row.attempt_id, ()))
         view = _view(row, gang, holders, saved_at.get(row.attempt_id), known, now)
         if gang.elastic is not None:
-            view = replace(view, resized_at=resized_at.get(row.attempt_id))
+            view = replace(view, size_changed_at=size_changed_at.get(row.attempt_id))
         leaving_replicas = leavers.get(row.attempt_id)
         if leaving_replicas and not view.is_stopping:
             view, parts = _split(view, holders, leaving_replicas, now)
@@ -241,7 +241,7 @@ def _last_checkpoints(session: Session) -> dict[str, datetime]:
     return {attempt_id: at for attempt_id, at in rows if at is not None}
 
 
-def _resized_at(session: Session) -> dict[str, datetime]:
+def _size_changes(session: Session) -> dict[str, datetime]:
     """When a replica of each live attempt last started or ended."""
     rows = session.execute(
         select(Replica.attempt_id, func.max(Replica.started_at), func.max(Replica.ended_at))

@@ -65,7 +65,7 @@ def test_the_other_gang_grows_into_the_room_and_then_nothing_moves_any_more() ->
     early, late = job("early", 15), job("late", 1)
     left = len(plan(snapshot_of(early, late)).shrinks[0].indices)
     shrunk = replace(early, nodes=early.nodes[:-left], gpu_models=early.gpu_models[:-left],
-                     indices=early.indices[:-left], resized_at=NOW)  # fmt: skip
+                     indices=early.indices[:-left], size_changed_at=NOW)  # fmt: skip
     made = plan(snapshot_of(shrunk, late))
     assert [(grow.job_id, len(grow.placements)) for grow in made.grows] == [("late", left)]
     assert moved(made) == {}
@@ -89,10 +89,10 @@ def test_each_waits_until_it_has_made_up_for_its_last_resize() -> None:
     policy = replace(FIFO, restart_cost_s=30.0)
     for gang, costs in ((early, 10), (late, 1)):
         others = [other for other in (early, late) if other is not gang]
-        soon = replace(gang, resized_at=NOW - timedelta(seconds=30 * costs - 1))
+        soon = replace(gang, size_changed_at=NOW - timedelta(seconds=30 * costs - 1))
         assert moved(plan(snapshot_of(soon, *others, policy=policy))) == {}
         assert next_balance([soon, *others], policy, NOW) == NOW + timedelta(seconds=1)
-        done = replace(gang, resized_at=NOW - timedelta(seconds=30 * costs))
+        done = replace(gang, size_changed_at=NOW - timedelta(seconds=30 * costs))
         assert moved(plan(snapshot_of(done, *others, policy=policy)))
     assert next_balance([early, late], policy, NOW) is None
 
