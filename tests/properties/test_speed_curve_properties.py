@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.domain.jobs.speed_curve import LEAST_MEASURED_S, MOST_MEASURED_S, SpeedCurve, SpeedPoint, measure
+from core.domain.jobs.speed_curve import LEAST_MEASURED_S, MOST_MEASURED_S, SpeedCurve, SpeedPoint
 
 SIZES = (1, 2, 3, 5, 8, 13, 64, 500)
 
@@ -114,30 +114,6 @@ def test_a_measurement_too_short_is_ignored_and_a_long_one_fades() -> None:
     assert SpeedCurve.measured([SpeedPoint(2, 5, LEAST_MEASURED_S / 2)]).points == ()
     point = SpeedPoint(2, 10, MOST_MEASURED_S).with_work(0, MOST_MEASURED_S)
     assert point == SpeedPoint(2, 5, MOST_MEASURED_S)
-
-
-@given(measurements(), st.integers(1, 64), st.floats(0.1, 1e4), st.floats(0.1, 1e4))
-def test_larger_sizes_fade_while_a_size_is_measured_and_smaller_ones_stay(
-    own: list[SpeedPoint], size: int, work: float, seconds: float
-) -> None:
-    before = {point.replicas: point for point in own}
-    after = measure(before, size, work, seconds)
-    assert after[size].measured_s > 0
-    for point in own:
-        left = after.get(point.replicas)
-        if point.replicas < size and point.measured_s > 0:
-            assert left == point
-        elif point.replicas > size:
-            assert left is None or (left.work_per_s == point.work_per_s and left.measured_s < point.measured_s)
-
-
-def test_a_size_that_was_slow_at_first_is_tried_again() -> None:
-    points = {1: SpeedPoint(1, 1.0, 600), 8: SpeedPoint(8, 0.4, 600)}
-    assert SpeedCurve.measured(points.values()).is_saturated(1)
-    for _ in range(600):
-        points = measure(points, 1, 10.0, 10.0)
-    assert set(points) == {1}
-    assert not SpeedCurve.measured(points.values()).is_saturated(1)
 
 
 def test_between_two_measured_sizes_the_first_replicas_add_the_most() -> None:

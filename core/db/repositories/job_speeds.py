@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
@@ -14,14 +14,13 @@ from sqlalchemy.orm import Session
 from core.db.engine import insert_into
 from core.db.tables import Job, JobSpeed, Project, User
 from core.domain.jobs.name_patterns import pattern_of
-from core.domain.jobs.speed_curve import SpeedPoint, measure
+from core.domain.jobs.speed_curve import SpeedPoint
 from core.domain.jobs.states import JobState
 
 # A job that ran at more sizes than this keeps the first ones: a curve needs a handful.
 _MOST_SIZES: Final = 64
 # Rows of the newest jobs from which later jobs of the same name learn.
 _HISTORY: Final = 2000
-_AT_ONCE: Final[dict[str, Any]] = {"execution_options": {"synchronize_session": False}}
 _TERMINAL: Final = tuple(state.value for state in JobState if state.is_terminal)
 
 
@@ -43,26 +42,18 @@ def add_measurement(
     known = {point.replicas: point for point in points_of(session, job_id)}
     if replicas not in known and len(known) >= _MOST_SIZES:
         return
-    measured = measure(known, replicas, steps, seconds)
-    point = measured.pop(replicas)
-    row = {
-        "job_id": job_id,
-        "replicas": replicas,
-        "steps_per_s": point.work_per_s,
-        "measured_s": point.measured_s,
-        "updated_at": now,
-    }
-    of_job = JobSpeed.job_id == job_id
+    point = known.get(replicas, SpeedPoint(replicas, 0.0, 0.0)).with_work(steps, seconds)
+    values = {"steps_per_s": point.work_per_s, "measured_s": point.measured_s, "updated_at": now}
     if replicas in known:
-        session.execute(update(JobSpeed).where(of_job, JobSpeed.replicas == replicas).values(**row), **_AT_ONCE)
-    else:
-        session.execute(insert_into(session, JobSpeed).values(row).on_conflict_do_nothing())
-    for size, other in measured.items():
-        if other != known[size]:
-            faded = update(JobSpeed).where(of_job, JobSpeed.replicas == size).values(measured_s=other.measured_s)
-            session.execute(faded, **_AT_ONCE)
-    if forgotten := known.keys() - measured.keys() - {replicas}:
-        session.execute(delete(JobSpeed).where(of_job, JobSpeed.replicas.in_(forgotten)), **_AT_ONCE)
+        session.execute(
+            update(JobSpeed)
+            .where(JobSpeed.job_id == job_id, JobSpeed.replicas == replicas)
+            .values(**values)
+            .execution_options(synchronize_session=False)
+        )
+        return
+    row = {"job_id": job_id, "replicas": replicas, **values}
+    session.execute(insert_into(session, JobSpeed).values(row).on_conflict_do_nothing())
 
 
 def points_of(session: Session, job_id: str) -> tuple[SpeedPoint, ...]:

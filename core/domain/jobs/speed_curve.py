@@ -22,8 +22,6 @@ LEAST_MEASURED_S: Final = 10.0
 MOST_MEASURED_S: Final = 600.0
 # An earlier job of the same name is evidence, but weaker than the job's own measurements.
 _EARLIER_MOST_S: Final = 60.0
-# By so many seconds a measurement of a larger size is shorter after a second: the longest are forgotten in 100 minutes.
-_FADES: Final = 0.1
 # A job no longer grows when the next replica would add less than this part of what its replicas do on average.
 LEAST_EFFICIENCY: Final = 0.1
 
@@ -44,17 +42,9 @@ class SpeedPoint:
 
 
 def measure(points: Mapping[int, SpeedPoint], replicas: int, work: float, seconds: float) -> dict[int, SpeedPoint]:
-    """The measurements by size after another one, of ``work`` in ``seconds``.
-
-    Those of larger sizes fade: a program that was slow there at first is tried there again some day.
-    """
+    """The measurements by size after another one, of ``work`` in ``seconds``."""
     before = points.get(replicas, SpeedPoint(replicas, 0.0, 0.0))
-    measured = {replicas: before.with_work(work, seconds)}
-    for size, point in points.items():
-        left_s = point.measured_s - (_FADES * seconds if size > replicas else 0.0)
-        if size != replicas and left_s > 0:
-            measured[size] = replace(point, measured_s=left_s)
-    return measured
+    return {**points, replicas: before.with_work(work, seconds)}
 
 
 @dataclass(frozen=True, slots=True)
