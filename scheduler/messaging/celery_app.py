@@ -23,6 +23,7 @@ from core.wakeups import (
     TOPIC_STUDY,
     TOPIC_TICK,
 )
+from scheduler.messaging import memory_broker
 
 TICK: Final = TASK_OF_TOPIC[TOPIC_TICK]
 FORECAST: Final = TASK_OF_TOPIC[TOPIC_FORECAST]
@@ -93,6 +94,8 @@ def make_app(settings: Settings) -> Celery:
     """The application without tasks: enough for beat and for sending."""
     is_embedded = settings.is_embedded_broker
     app = Celery("trainmaster", broker="memory://" if is_embedded else settings.broker_url, set_as_current=False)
+    if is_embedded:
+        app.conf.broker_transport = memory_broker.TRANSPORT
     app.conf.update(
         timezone="UTC",
         enable_utc=True,
@@ -111,8 +114,7 @@ def make_app(settings: Settings) -> Celery:
         broker_connection_retry_on_startup=True,
         # However long the broker is away: a worker that gave up would have to be restarted.
         broker_connection_max_retries=None,
-        # The memory transport polls its queues at this interval; 10 ms cost about a hundredth of a core.
-        broker_transport_options={"polling_interval": 0.01} if is_embedded else REDIS_OPTIONS,
+        broker_transport_options={} if is_embedded else REDIS_OPTIONS,
     )
     app.amqp.Connection = QuickConnection
     return app
