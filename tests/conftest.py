@@ -28,7 +28,7 @@ from core.db.engine import SessionFactory, make_engine, make_sessions
 from core.settings import Settings
 from core.wakeups import NoWakeup
 from migrations import upgrade
-from tests.databases import copied_database, empty
+from tests.databases import POSTGRES, copied_database, empty
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # starlette wants another client library; httpx is what the SDK uses too
@@ -42,16 +42,16 @@ hypothesis.settings.load_profile("any machine")
 
 # An engine keeps the SQL that it compiled, and to compile a test's statements takes longer than to run them.
 engine_of = cache(make_engine)
-POSTGRES = os.environ.get("TRAINMASTER_TEST_DATABASE_URL", "")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "database_kind" in metafunc.fixturenames:
         postgres = pytest.param("postgres", marks=pytest.mark.postgres)
-        # What an API answers is held against the stricter database where there is one. What reads and writes (stores,
-        # repositories, the control loop) is tested with both, and end to end tests run on SQLite.
-        is_of_an_api = metafunc.definition.path.relative_to(Path(__file__).parent).parts[1].startswith("api_")
-        kinds = ["sqlite"] if not POSTGRES else [postgres] if is_of_an_api else ["sqlite", postgres]
+        # What an API answers and the control loop does is held against the stricter database where there is one. What
+        # reads and writes (stores, repositories) is tested with both, and end to end tests run on SQLite.
+        folder, subject = metafunc.definition.path.relative_to(Path(__file__).parent).parts[:2]
+        is_above_stores = folder == "faults" or subject == "control" or subject.startswith("api_")
+        kinds = ["sqlite"] if not POSTGRES else [postgres] if is_above_stores else ["sqlite", postgres]
         metafunc.parametrize("database_kind", kinds, scope="session")
 
 
@@ -60,6 +60,19 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
+
+
+# Folders of tests that only compute.
+_COMPUTING = ("architecture", "faults", "properties", "simulation", "unit")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """In tests side by side, those that only compute give way to those that wait, with a deadline, for other processes:
+    platforms, engines, browsers. Only the superuser may take such a step back.
+    """
+    if "PYTEST_XDIST_WORKER" in os.environ and os.geteuid() == 0:
+        folder = item.path.relative_to(Path(__file__).parent).parts[0]
+        os.setpriority(os.PRIO_PROCESS, 0, 10 if folder in _COMPUTING else 0)
 
 
 class FakeClock:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,6 +13,8 @@ from sqlalchemy import Connection, Engine, event, text
 
 from core.db.tables import Base
 
+# The address of a server on which we may create databases.
+POSTGRES = os.environ.get("TRAINMASTER_TEST_DATABASE_URL", "")
 # Those that refer to others come last.
 _TABLES = [table.name for table in Base.metadata.sorted_tables]
 

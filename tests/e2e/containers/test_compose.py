@@ -28,10 +28,10 @@ CONTROL_IMAGE = os.environ.get("TRAINMASTER_TEST_CONTROL_IMAGE", "")
 RUNTIME_IMAGE = os.environ.get("TRAINMASTER_TEST_RUNTIME_IMAGE", "")
 JOB_IMAGE = os.environ.get("TRAINMASTER_TEST_JOB_IMAGE", "python:3.11-slim")
 
-pytestmark = [pytest.mark.e2e, pytest.mark.docker, pytest.mark.timeout(300), pytest.mark.xdist_group("compose")]
+pytestmark = [pytest.mark.e2e, pytest.mark.docker, pytest.mark.timeout(900), pytest.mark.xdist_group("compose")]
 
 
-def docker(*arguments: str, check: bool = True, timeout: float = 120) -> str:
+def docker(*arguments: str, check: bool = True, timeout: float = 300) -> str:
     done = subprocess.run(["docker", *arguments], capture_output=True, text=True, timeout=timeout, check=False)
     assert not check or done.returncode == 0, f"docker {' '.join(arguments)}: {done.stderr[-3000:]}"
     return done.stdout.strip()

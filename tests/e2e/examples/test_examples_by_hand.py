@@ -121,27 +121,6 @@ def start_allreduce(gang: Gang, *arguments: str, script: str = "allreduce/train.
         gang.start(f"worker-{rank}", script, *arguments, **ranks, **address, **env)
 
 
-def test_allreduce_reads_the_digits_and_resumes_after_a_kill(gang: Gang) -> None:
-    start_allreduce(gang, "--checkpoint-every", "20", "--step-seconds", "0.02")
-    gang.until(gang.checkpoints, "a first checkpoint")
-    gang.processes["worker-1"].kill()
-    assert gang.ended("worker-0", "worker-1") == [1, -signal.SIGKILL]
-    assert "a peer is gone" in gang.log("worker-0")
-    assert "Traceback" not in gang.log("worker-0")
-    newest = gang.checkpoints()[-1]
-
-    start_allreduce(gang, "--checkpoint-every", "100", TRAINMASTER_RESUME_FROM=str(newest))
-
-    assert gang.ended("worker-0", "worker-1") == [0, 0]
-    result = gang.result()
-    assert result["accuracy"] >= ACCURACY
-    assert result["resumed_at"] == int(newest.name.removeprefix("step-")) > 0
-    assert result["world"] == 2
-    reports = [json.loads(line) for line in (gang.folder / "worker-0.json").read_text().splitlines()]
-    assert reports[-1]["metrics"]["accuracy"] == result["accuracy"]
-    assert not (gang.folder / "worker-1.json").exists()
-
-
 def test_allreduce_that_is_queried_to_stop_leaves_a_checkpoint_of_its_last_step(gang: Gang) -> None:
     start_allreduce(gang, "--checkpoint-every", "1000", "--step-seconds", "0.02")
     gang.until(lambda: "epoch   1" in gang.log("worker-0"), "the first epoch")
@@ -199,25 +178,6 @@ class ParameterServerGang:
                 self.start(role, index, *arguments, **env)
 
 
-def test_a_worker_of_the_parameter_server_dies_and_comes_back(gang: Gang) -> None:
-    job = ParameterServerGang(gang, ps=1, workers=2)
-    slow = ("--checkpoint-every", "100", "--step-seconds", "0.01")
-    job.start_all(*slow)
-    gang.until(gang.checkpoints, "a first checkpoint")
-    gang.processes["worker-0"].kill()
-    assert gang.ended("worker-0") == [-signal.SIGKILL]
-    job.start("worker", 0, *slow)
-
-    assert gang.ended("worker-0", "worker-1") == [0, 0]
-    assert gang.processes["ps-0"].poll() is None, "a ps never ends by itself"
-    gang.processes["ps-0"].terminate()
-    assert gang.ended("ps-0") == [0]
-    assert gang.result()["accuracy"] >= ACCURACY
-    assert "joined at update" in gang.log("worker-0")
-    assert "SIGTERM: stopped after update" in gang.log("ps-0")
-    assert "staleness mean" in gang.log("ps-0")
-
-
 def test_three_ps_take_over_what_two_wrote_and_a_killed_ps_comes_back(gang: Gang) -> None:
     first = ParameterServerGang(gang, ps=2, workers=1)
     first.start_all("--updates", "300", "--checkpoint-every", "100")
@@ -250,13 +210,3 @@ def test_a_parameter_server_without_a_key_or_a_ps_says_what_to_do(gang: Gang) ->
     assert gang.ended("alone", "keyless") == [1, 1]
     assert "give the job `ps: 1`" in gang.log("alone")
     assert "set PS_KEY" in gang.log("keyless")
-
-
-def test_the_contracts_example_shows_the_cluster(gang: Gang) -> None:
-    cluster = {"chief": ["a:2222"], "worker": ["b:2222"]}
-    config = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": 0}})
-    gang.start("show", "tf_config/show.py", TF_CONFIG=config, RANK="1")
-
-    assert gang.ended("show") == [0]
-    assert "→ worker 0: b:2222" in gang.log("show")
-    assert "RANK=1" in gang.log("show")

@@ -94,7 +94,7 @@ def test_an_example_trains_to_its_accuracy_and_shows_its_checkpoints(submit: Any
 
 
 def test_allreduce_goes_on_from_its_checkpoint_after_kill_9(submit: Any, eventually: Any, processes_of: Any) -> None:
-    job = submit("allreduce", args=["--checkpoint-every", "20", "--step-seconds", "0.05"])
+    job = submit("allreduce", args=["--checkpoint-every", "20", "--step-seconds", "0.1"])
     eventually(lambda: list(job.checkpoints()), within_s=60, what="a first checkpoint")
     kill(processes_of, job, "worker", 1)
 

@@ -1,4 +1,4 @@
-"""The whole application over SQLite, with a project, its people, a stranger, and a job with output on disk."""
+"""The whole application, with a project, its people, a stranger, and a job with output on disk."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 from fastapi import FastAPI
 from httpx import Response
 from pydantic import SecretStr
+from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 from starlette.testclient import TestClient
 from trainmaster.spec import parse_spec
@@ -25,6 +26,7 @@ from core.domain.sharing.resources import gang_of
 from core.settings import Settings
 from core.tokens import attempt_token, platform_key, token_digest
 from core.wakeups import NoWakeup
+from tests.databases import POSTGRES, empty
 
 START = datetime(2026, 11, 21, 7, 0, tzinfo=UTC)
 
@@ -194,14 +196,25 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def house(tmp_path: Path, tables: Path) -> Iterator[House]:
+def engine(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Engine]:
+    """Empty tables: of PostgreSQL, the stricter database, where there is one."""
+    if POSTGRES:
+        made = make_engine(request.getfixturevalue("postgres_database"))
+        empty(made)
+    else:
+        shutil.copy(request.getfixturevalue("tables"), tmp_path / "db.sqlite3")
+        made = make_engine(f"sqlite:///{tmp_path / 'db.sqlite3'}")
+    yield made
+    made.dispose()
+
+
+@pytest.fixture
+def house(tmp_path: Path, engine: Engine) -> Iterator[House]:
     home = tmp_path / "home"
     home.mkdir()
     settings = Settings(
         home=home, secret_key=SecretStr("k" * 40), executor="fake", test_fake_executor=True, archive_limit_bytes=2**20
     )
-    shutil.copy(tables, tmp_path / "db.sqlite3")
-    engine = make_engine(f"sqlite:///{tmp_path / 'db.sqlite3'}")
     sessions = make_sessions(engine)
     app = create_app(settings, sessions=sessions, wakeup=NoWakeup(), clock=lambda: made.now)
     with TestClient(app, raise_server_exceptions=False) as client:

@@ -33,6 +33,7 @@ from core.db.tables import (
 )
 from core.settings import Settings
 from core.wakeups import TOPIC_FORECAST, NoWakeup
+from tests.databases import POSTGRES, empty, remember
 from tests.unit.api_files.permissions.rights import (
     ANY_READER,
     ANY_WRITER,
@@ -373,9 +374,28 @@ def make_stage(folder: Path, engine: Engine) -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    """The house, and a function that puts its database back as it was."""
+def stage(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Stage]:
+    """The house, and a function that puts its database back as it was: PostgreSQL where there is one."""
     folder = tmp_path_factory.mktemp("house")
+    stage = _stage_on_postgres(folder, request) if POSTGRES else _stage_on_sqlite(folder)
+    yield from stage
+
+
+def _stage_on_postgres(folder: Path, request: pytest.FixtureRequest) -> Iterator[Stage]:
+    engine = make_engine(request.getfixturevalue("postgres_database"))
+    empty(engine)
+    with make_stage(folder, engine) as house:
+        restore_rows = remember(engine)
+
+        def restore() -> None:
+            restore_rows()
+            forget(house)
+
+        yield house, restore
+    engine.dispose()
+
+
+def _stage_on_sqlite(folder: Path) -> Iterator[Stage]:
     database, template = folder / "db.sqlite3", folder / "template.sqlite3"
     engine = make_engine(f"sqlite:///{database}")
     with make_stage(folder, engine) as house:
