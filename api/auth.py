@@ -25,6 +25,7 @@ from trainmaster.spec.errors import suggest
 
 from api.app.cache import ExpiringCache
 from api.app.unit_of_work import AppContext, AppContextDep
+from api.http.fair_use import fair_use_of
 from core.db.tables import Job, Membership, Project, Token, User
 from core.domain.errors import Forbidden, NotFound, TokenExpired, TrainmasterError, Unauthenticated
 from core.domain.ids import AttemptId
@@ -229,7 +230,9 @@ async def bearer_caller(connection: HTTPConnection, context: AppContext) -> Call
 
 
 async def caller_of_token(request: HTTPConnection, context: AppContext, token: str) -> Caller:
-    """The caller that a token belongs to. Raises like ``authenticate``."""
+    """The caller that a token belongs to. Raises like ``authenticate``, and ``TooManyRequests`` where too many wrong
+    tokens came from.
+    """
     if token.startswith(ATTEMPT_PREFIX):
         raise Unauthenticated("This is an attempt's token, good only for reports of its replicas; use a user's token.")
     digest = token_digest(token)
@@ -238,7 +241,8 @@ async def caller_of_token(request: HTTPConnection, context: AppContext, token: s
     known = cache.get(digest, now)
     if known is not None:
         return known
-    caller, expires_at = await run_in_threadpool(load_caller, context, digest, now)
+    async with fair_use_of(request).login_attempt(request):
+        caller, expires_at = await run_in_threadpool(load_caller, context, digest, now)
     until = now + CALLER_TTL
     cache.put(digest, caller, min(until, expires_at) if expires_at else until)
     return caller

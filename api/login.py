@@ -12,6 +12,7 @@ from trainmaster.wire.admin import CallerIdentity, LoginCodeCreated, LoginExchan
 
 from api.app.unit_of_work import AppContext, AppContextDep, UnitOfWork
 from api.auth import SESSION_COOKIE, Caller, Reader, Scope, Writer, caller_of_token, refuse_foreign_page
+from api.http.fair_use import fair_use_of
 from api.http.routing import new_router
 from core.db.bootstrap import LOGIN_CODE_TTL, add_login_code, add_token
 from core.db.repositories.tokens import expiry_within, lock_parent, revoke
@@ -33,11 +34,18 @@ _TOKEN_TTL: Final = timedelta(days=90)
     status_code=201,
     openapi_extra={"security": []},
 )
-def exchange_login(body: LoginExchange, context: AppContextDep, response: Response) -> TokenCreated:
+async def exchange_login(
+    body: LoginExchange, request: Request, context: AppContextDep, response: Response
+) -> TokenCreated:
     """The code can be used once. The token is only in this response."""
     response.headers["Cache-Control"] = "no-store"
-    with context.write() as work:
-        return _exchange_code(work, body.code, name="login", ttl=_TOKEN_TTL)
+
+    def exchange() -> TokenCreated:
+        with context.write() as work:
+            return _exchange_code(work, body.code, name="login", ttl=_TOKEN_TTL)
+
+    async with fair_use_of(request).login_attempt(request):
+        return await run_in_threadpool(exchange)
 
 
 @router.post("/login/codes", operation_id="create_login_code", summary="A one-time login code", status_code=201)
@@ -84,7 +92,8 @@ async def open_session(
         caller = await caller_of_token(request, context, shown)
         token, left = await run_in_threadpool(_open_session, context, caller)
     else:
-        token, left = await run_in_threadpool(_open_session_by_code, context, body.code or "")
+        async with fair_use_of(request).login_attempt(request):
+            token, left = await run_in_threadpool(_open_session_by_code, context, body.code or "")
         caller = await caller_of_token(request, context, token)
     response.headers["Cache-Control"] = "no-store"
     response.set_cookie(

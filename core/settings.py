@@ -67,6 +67,15 @@ class Settings(BaseSettings):
     )
     warm_idle_s: float = Field(default=1800.0, gt=0, description="An idle Python ends after so long without a start.")
     database_pool_size: int = Field(default=10, ge=1)
+    requests_per_s: float = Field(
+        default=500.0,
+        gt=0,
+        description="Requests a second that one token may send to each API process, on average; five seconds' worth at "
+        "once.",
+    )
+    streams_per_user: int = Field(
+        default=200, ge=1, description="Streams of logs, events and metrics that one user may have open at once."
+    )
     drain_s: float = Field(
         default=3.0,
         ge=0,

@@ -21,7 +21,8 @@ from api.auth import CALLER_LIMIT, CallerCache, forget_callers
 from api.checkpoints.contents import CheckpointInspector
 from api.endpoints.proxy import Proxy
 from api.http import problems
-from api.http.middleware import Envelope, RequestLimits, ResponseEncoding
+from api.http.fair_use import FairUse, FairUseMiddleware
+from api.http.middleware import Envelope, RequestLimits, ResponseEncoding, is_prediction, is_upload
 from api.pages import page
 from api.prometheus.recorder import RequestMetrics
 from api.protocols.gcs import xml_api
@@ -160,10 +161,12 @@ def create_app(
     app.state.proxy = Proxy(context)
     app.state.checkpoint_inspector = CheckpointInspector(settings.home / "inspection")
     app.state.optuna = Storages(settings)
+    app.state.fair_use = FairUse(settings)
     app.state.shutdown = shutdown
     problems.install(app, page, xml_api.refusal)
     # The last added is the outermost.
     app.add_middleware(ResponseEncoding)
+    app.add_middleware(FairUseMiddleware, fair_use=app.state.fair_use, is_upload=is_upload, is_proxied=is_prediction)
     app.add_middleware(RequestLimits)
     app.add_middleware(Envelope, request_metrics=request_metrics, shutdown=shutdown)
     include_all(app)

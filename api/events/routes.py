@@ -66,7 +66,8 @@ async def list_job_events(
         caller = await authenticate(request, context)
         return await run_in_threadpool(_events_of_job, context, replace(job, caller=caller), low, batch)
 
-    return stream_response(EventStream(read_batch, watch_of(request, context), shutdown_of(request), start).stream())
+    stream = EventStream(read_batch, watch_of(request, context), shutdown_of(request), start).stream()
+    return stream_response(stream, request, job.caller.user_id)
 
 
 @router.get(
@@ -78,7 +79,7 @@ async def list_job_events(
 )
 async def list_events(
     request: Request,
-    caller: Reader,  # noqa: ARG001 (authorises; each read authenticates again)
+    caller: Reader,
     context: AppContextDep,
     query: Annotated[EventQuery, Query()],
     last_event_id: LastEventId = None,
@@ -100,7 +101,8 @@ async def list_events(
     if not query.follow:
         return _page(await read_batch(start, query.limit + 1), query.limit)
     await read_batch(start, 1)
-    return stream_response(EventStream(read_batch, watch_of(request, context), shutdown_of(request), start).stream())
+    stream = EventStream(read_batch, watch_of(request, context), shutdown_of(request), start).stream()
+    return stream_response(stream, request, caller.user_id)
 
 
 def _events_of_job(context: AppContext, job: JobAccess, low: int, limit: int) -> EventBatch:

@@ -118,7 +118,7 @@ class RequestLimits:
             )
             await response_to(too_old, request_id)(scope, receive, send)
             return
-        if _is_upload(scope):
+        if is_upload(scope):
             await self.app(scope, receive, send)
             return
         too_large = PayloadTooLarge(
@@ -144,7 +144,7 @@ class RequestLimits:
         await self.app(scope, bounded, send)
 
 
-def _is_upload(scope: Scope) -> bool:
+def is_upload(scope: Scope) -> bool:
     """Whether the body is streamed to disk, under a limit of its own.
 
     These are chunks of archives, artifacts (which a job could also write into its output itself), objects of a bucket

@@ -6,9 +6,13 @@ from collections.abc import AsyncIterator
 from typing import Any, Final
 
 import orjson
+from fastapi import Request
 from fastapi.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
-from core.domain.errors import TrainmasterError
+from api.http.fair_use import OpenCount, fair_use_of
+from api.http.problems import response_to
+from core.domain.errors import TooManyRequests, TrainmasterError
 
 MEDIA_TYPE: Final = "text/event-stream"
 # A comment after so many quiet seconds, so that proxies and clients see that the connection is alive.
@@ -34,9 +38,30 @@ async def guarded(events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         yield event("error", {"code": error.code, "status": error.status, "detail": error.sentence})
 
 
-def stream_response(chunks: AsyncIterator[bytes]) -> StreamingResponse:
-    """A response that sends ``chunks`` as they come, without caching or buffering."""
-    return StreamingResponse(chunks, media_type=MEDIA_TYPE, headers=_HEADERS)
+def stream_response(chunks: AsyncIterator[bytes], request: Request, user_id: str) -> StreamingResponse:
+    """A response that sends ``chunks`` as they come, without caching or buffering; it counts as a stream of the user,
+    and is refused if too many are open.
+    """
+    return _CountedStream(chunks, fair_use_of(request).streams, user_id)
+
+
+class _CountedStream(StreamingResponse):
+    def __init__(self, chunks: AsyncIterator[bytes], streams: OpenCount, user_id: str) -> None:
+        super().__init__(chunks, media_type=MEDIA_TYPE, headers=_HEADERS)
+        self._streams = streams
+        self._user_id = user_id
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        refusal = TooManyRequests(
+            f"{self._streams.limit} streams of this user are open; close some, or follow several jobs by one stream of "
+            "`GET /api/v1/events`. An admin may raise TRAINMASTER_STREAMS_PER_USER.",
+            retry_after_s=5.0,
+        )
+        try:
+            with self._streams.one_more(self._user_id, refusal):
+                await super().__call__(scope, receive, send)
+        except TooManyRequests as refused:
+            await response_to(refused, scope["state"]["request_id"])(scope, receive, send)
 
 
 def stream_document(description: str) -> dict[int | str, dict[str, Any]]:

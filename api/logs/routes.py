@@ -125,7 +125,7 @@ async def stream_logs(
             async for chunk in stream.events():
                 yield chunk
 
-    return stream_response(watched())
+    return stream_response(watched(), request, job.caller.user_id)
 
 
 @router.get(

@@ -212,7 +212,7 @@ async def stream_metrics(
         shutdown=shutdown_of(request),
         counts=counts,
     )
-    return stream_response(stream.events())
+    return stream_response(stream.events(), request, job.caller.user_id)
 
 
 @router.get(

@@ -13,7 +13,7 @@ class TrainmasterError(Exception):
         sentence: one clear sentence, with what to do.
         field: path of the field at fault, such as ``roles.worker.replicas``.
         errors: all mistakes of a payload, each ``{"path", "message", "hint"}``.
-        retry_after_s: for 503.
+        retry_after_s: for 429 and 503.
     """
 
     code: ClassVar[str] = "internal"
@@ -115,6 +115,12 @@ class RequestTooSlow(TrainmasterError):
     """A body did not arrive in time: its sender is too slow, or has stopped."""
 
     code, status = "request_too_slow", 408
+
+
+class TooManyRequests(TrainmasterError):
+    """A limit of fair use between callers is reached; ``retry_after_s`` says when there is room again."""
+
+    code, status = "too_many_requests", 429
 
 
 class RangeNotSatisfiable(TrainmasterError):

@@ -169,7 +169,7 @@ class ClientTooOld(TrainmasterError):
 
 
 class TooManyRequests(TrainmasterError):
-    """A proxy in front of the server limits the request rate (429)."""
+    """The server, or a proxy in front of it, limits requests, streams or attempts to log in (429)."""
 
     code = "too_many_requests"
 

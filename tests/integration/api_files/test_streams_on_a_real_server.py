@@ -26,6 +26,7 @@ from core.domain.sharing.resources import gang_of
 from core.settings import Settings
 
 DEADLINE_S = 120.0
+STREAMS = 12
 
 
 @dataclass
@@ -109,6 +110,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
         "TRAINMASTER_EXECUTOR": "fake",
         "TRAINMASTER_TEST_FAKE_EXECUTOR": "1",
         "TRAINMASTER_LOG_LEVEL": "WARNING",
+        "TRAINMASTER_STREAMS_PER_USER": str(STREAMS),
     }
     process = subprocess.Popen([sys.executable, "-m", "api"], env=environment)
     try:
@@ -184,3 +186,24 @@ def test_the_end_of_the_job_ends_the_stream(server: Server) -> None:
             assert job is not None
             job.state = "succeeded"
         assert list(reported) == ["last"]
+
+
+def test_a_user_has_so_many_streams_at_once_and_a_closed_one_makes_room(server: Server) -> None:
+    server.log("first\n")
+    with ExitStack() as stack:
+        reported = []  # an iterator that is thrown away closes its stream
+        for _ in range(STREAMS):
+            reported.append(lines(stack.enter_context(server.stream(follow=True))))
+            assert next(reported[-1]) == "first"
+        with server.stream(follow=True) as refused:
+            refused.read()
+            assert (refused.status_code, refused.json()["code"]) == (429, "too_many_requests")
+            assert "TRAINMASTER_STREAMS_PER_USER" in refused.json()["detail"]
+        token = {"Authorization": f"Bearer {server.token}"}
+        assert httpx.get(f"{server.url}/api/v1/me", headers=token, timeout=DEADLINE_S).status_code == 200
+
+    def is_open() -> bool:
+        with server.stream(follow=True) as response:
+            return bool(response.status_code == 200)
+
+    until(is_open)
