@@ -14,31 +14,31 @@ from kombu.transport import memory
 TRANSPORT: Final = f"{__name__}:WaitingTransport"
 
 
-class _NotifyingChannel(memory.Channel):  # type: ignore[misc]  # kombu has no types
+class _NotifyingChannel(memory.Channel):
     """Notifies its process's consumer of each message, and of each one that makes room for another."""
 
     # Of all channels, as the queues are.
     changed = threading.Event()
 
     def _put(self, queue: str, message: Any, **options: Any) -> None:
-        super()._put(queue, message, **options)
+        super()._put(queue, message, **options)  # type: ignore[no-untyped-call]  # kombu has few types
         self.changed.set()
 
     def basic_ack(self, *arguments: Any, **options: Any) -> None:
-        super().basic_ack(*arguments, **options)
+        super().basic_ack(*arguments, **options)  # type: ignore[no-untyped-call]
         self.changed.set()
 
     def basic_reject(self, *arguments: Any, **options: Any) -> None:
-        super().basic_reject(*arguments, **options)
+        super().basic_reject(*arguments, **options)  # type: ignore[no-untyped-call]
         self.changed.set()
 
 
-class WaitingTransport(memory.Transport):  # type: ignore[misc]
+class WaitingTransport(memory.Transport):
     """Waits for messages; kombu's own looks at all queues again and again, two thirds of an idle scheduler's work."""
 
     Channel = _NotifyingChannel
 
-    def drain_events(self, connection: Any, timeout: float | None = None, **_: Any) -> None:
+    def drain_events(self, connection: Any, timeout: float | None = None, **_: Any) -> None:  # noqa: ARG002
         """Deliver one message.
 
         Raises:
@@ -50,7 +50,7 @@ class WaitingTransport(memory.Transport):  # type: ignore[misc]
             # Before the look: a message that comes after it ends the wait.
             self.Channel.changed.clear()
             try:
-                self.cycle.get(deliver, timeout=timeout)
+                self.cycle.get(deliver, timeout=timeout)  # type: ignore[union-attr]
             except Empty:
                 remaining = None if until is None else until - monotonic()
                 if (remaining is not None and remaining <= 0) or not self.Channel.changed.wait(remaining):

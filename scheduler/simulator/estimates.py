@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
-from core.domain.jobs.speed_curve import SpeedPoint, measure
+from core.domain.jobs.speed_curve import SpeedPoint
 from scheduler.planning.forecast.durations import DurationModel, JobTraits, PastRun, UnfinishedRun
 from scheduler.planning.model import Estimate
 from scheduler.simulator.reading.arrival import Arrival
@@ -78,7 +78,9 @@ class Progress:
             before_s = start_s
         # Scale-invariant steps, as AdaScale counts them: a step of one replica is always the same work.
         single = profile.rate(1, 1) if profile is not None else self.pace
-        self.measured = measure(self.measured, self.replicas, single.seconds(before_s, self.done_s), seconds)
+        before = self.measured.get(self.replicas, SpeedPoint(self.replicas, 0.0, 0.0))
+        work = single.seconds(before_s, self.done_s)
+        self.measured = {**self.measured, self.replicas: before.with_work(work, seconds, self.now_s)}
 
     def start(self, at_s: float, *, pace: WorkRate, replicas: int, rate: float, cost_s: float) -> None:
         """Run from now on; a start after the first costs ``cost_s``."""

@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.domain.jobs.speed_curve import LEAST_MEASURED_S, MOST_MEASURED_S, SpeedCurve, SpeedPoint
+from core.domain.jobs.speed_curve import (
+    FORGOTTEN_AFTER_S,
+    LEAST_MEASURED_S,
+    MOST_MEASURED_S,
+    SpeedCurve,
+    SpeedPoint,
+)
 
 SIZES = (1, 2, 3, 5, 8, 13, 64, 500)
 
@@ -112,8 +118,21 @@ def test_an_earlier_job_tells_the_shape_and_not_the_scale() -> None:
 
 def test_a_measurement_too_short_is_ignored_and_a_long_one_fades() -> None:
     assert SpeedCurve.measured([SpeedPoint(2, 5, LEAST_MEASURED_S / 2)]).points == ()
-    point = SpeedPoint(2, 10, MOST_MEASURED_S).with_work(0, MOST_MEASURED_S)
-    assert point == SpeedPoint(2, 5, MOST_MEASURED_S)
+    point = SpeedPoint(2, 10, MOST_MEASURED_S).with_work(0, MOST_MEASURED_S, MOST_MEASURED_S)
+    assert point == SpeedPoint(2, 5, MOST_MEASURED_S, MOST_MEASURED_S)
+
+
+def test_a_larger_size_is_forgotten_after_long_at_a_smaller_one_and_measured_afresh() -> None:
+    large = SpeedPoint(4, 10.2, 60, at_s=100.0)
+    small = SpeedPoint(2, 10, 600, at_s=100.0 + FORGOTTEN_AFTER_S)
+    assert SpeedCurve.measured([small, large]).is_saturated(2)
+    later = SpeedPoint(2, 10, 600, at_s=small.at_s + 1)
+    assert SpeedCurve.measured([later, large]) == SpeedCurve.measured([SpeedPoint(2, 10, 600)])
+    # A smaller size stays: with it the job knows what its replicas are worth.
+    long_ago = SpeedPoint(1, 5, 60, at_s=0.0)
+    assert [point.replicas for point in SpeedCurve.measured([long_ago, later]).points] == [1, 2]
+    again = large.with_work(20.0 * 30, 30.0, later.at_s + 60.0)
+    assert again == SpeedPoint(4, 20.0, 30.0, later.at_s + 60.0)
 
 
 def test_between_two_measured_sizes_the_first_replicas_add_the_most() -> None:

@@ -42,7 +42,7 @@ def add_measurement(
     known = {point.replicas: point for point in points_of(session, job_id)}
     if replicas not in known and len(known) >= _MOST_SIZES:
         return
-    point = known.get(replicas, SpeedPoint(replicas, 0.0, 0.0)).with_work(steps, seconds)
+    point = known.get(replicas, SpeedPoint(replicas, 0.0, 0.0)).with_work(steps, seconds, now.timestamp())
     values = {"steps_per_s": point.work_per_s, "measured_s": point.measured_s, "updated_at": now}
     if replicas in known:
         session.execute(
@@ -59,11 +59,11 @@ def add_measurement(
 def points_of(session: Session, job_id: str) -> tuple[SpeedPoint, ...]:
     """The measurements of one job, ascending by replicas."""
     rows = session.execute(
-        select(JobSpeed.replicas, JobSpeed.steps_per_s, JobSpeed.measured_s)
+        select(JobSpeed.replicas, JobSpeed.steps_per_s, JobSpeed.measured_s, JobSpeed.updated_at)
         .where(JobSpeed.job_id == job_id)
         .order_by(JobSpeed.replicas)
     )
-    return tuple(SpeedPoint(row.replicas, row.steps_per_s, row.measured_s) for row in rows)
+    return tuple(SpeedPoint(*row[:3], row.updated_at.timestamp()) for row in rows)
 
 
 def earlier_points(session: Session, job: Job) -> tuple[SpeedPoint, ...]:
@@ -85,8 +85,8 @@ def measured_jobs(session: Session) -> list[MeasuredJob]:
     newest = select(JobSpeed.job_id, func.max(JobSpeed.updated_at).label("at")).group_by(JobSpeed.job_id).subquery()
     rows = session.execute(
         select(
-            JobSpeed.job_id, JobSpeed.replicas, JobSpeed.steps_per_s, JobSpeed.measured_s, Job.name,
-            Project.name.label("project"), User.name.label("user"),
+            JobSpeed.job_id, JobSpeed.replicas, JobSpeed.steps_per_s, JobSpeed.measured_s, JobSpeed.updated_at,
+            Job.name, Project.name.label("project"), User.name.label("user"),
         )
         .join(newest, newest.c.job_id == JobSpeed.job_id)
         .join(Job, Job.id == JobSpeed.job_id)
@@ -99,7 +99,7 @@ def measured_jobs(session: Session) -> list[MeasuredJob]:
     points: defaultdict[str, list[SpeedPoint]] = defaultdict(list)
     for row in rows:
         names[row.job_id] = (row.project, row.user, row.name)
-        points[row.job_id].append(SpeedPoint(row.replicas, row.steps_per_s, row.measured_s))
+        points[row.job_id].append(SpeedPoint(*row[1:4], row.updated_at.timestamp()))
     return [MeasuredJob(job_id, *names[job_id], tuple(points[job_id])) for job_id in reversed(names)]
 
 

@@ -8,7 +8,7 @@ size suffices and a second one decides.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -20,6 +20,9 @@ _PRIOR_S: Final = 20.0
 LEAST_MEASURED_S: Final = 10.0
 # Older measurements fade, since a program may get faster or slower. It bounds the weight of a size, too.
 MOST_MEASURED_S: Final = 600.0
+# After so long at fewer replicas a measurement of more is forgotten: a program that was slow there, as it had just
+# begun or the network was busy, is tried there again.
+FORGOTTEN_AFTER_S: Final = 3600.0
 # An earlier job of the same name is evidence, but weaker than the job's own measurements.
 _EARLIER_MOST_S: Final = 60.0
 # A job no longer grows when the next replica would add less than this part of what its replicas do on average.
@@ -28,23 +31,21 @@ LEAST_EFFICIENCY: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class SpeedPoint:
-    """Mean speed with so many replicas. ``work_per_s``: in any unit; ``measured_s``: seconds of measurement."""
+    """Mean speed with so many replicas. ``work_per_s``: in any unit; ``measured_s``: seconds of measurement;
+    ``at_s``: its end, in seconds on a clock of all points of a job.
+    """
 
     replicas: int
     work_per_s: float
     measured_s: float
+    at_s: float = 0.0
 
-    def with_work(self, work: float, seconds: float) -> SpeedPoint:
-        """After another measurement; beyond :data:`MOST_MEASURED_S` earlier ones fade."""
-        total_s = self.measured_s + seconds
-        mean = (self.work_per_s * self.measured_s + work) / total_s if total_s > 0 else 0.0
-        return SpeedPoint(self.replicas, mean, min(total_s, MOST_MEASURED_S))
-
-
-def measure(points: Mapping[int, SpeedPoint], replicas: int, work: float, seconds: float) -> dict[int, SpeedPoint]:
-    """The measurements by size after another one, of ``work`` in ``seconds``."""
-    before = points.get(replicas, SpeedPoint(replicas, 0.0, 0.0))
-    return {**points, replicas: before.with_work(work, seconds)}
+    def with_work(self, work: float, seconds: float, at_s: float) -> SpeedPoint:
+        """After another measurement, which ended at ``at_s``. Beyond :data:`MOST_MEASURED_S` earlier ones fade."""
+        before_s = 0.0 if at_s - seconds - self.at_s > FORGOTTEN_AFTER_S else self.measured_s
+        total_s = before_s + seconds
+        mean = (self.work_per_s * before_s + work) / total_s if total_s > 0 else 0.0
+        return SpeedPoint(self.replicas, mean, min(total_s, MOST_MEASURED_S), at_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +62,10 @@ class SpeedCurve:
 
         Earlier speeds are scaled to the job's own, as its data or batch may be of another size.
         """
-        own = _usable(points)
-        before = tuple(replace(point, measured_s=min(point.measured_s, _EARLIER_MOST_S)) for point in _usable(earlier))
+        own = _remembered(_usable(points))
+        before = tuple(
+            replace(point, measured_s=min(point.measured_s, _EARLIER_MOST_S)) for point in _remembered(_usable(earlier))
+        )
         if not own or not before:
             return cls(own or before)
         reference = cls(before)
@@ -120,6 +123,16 @@ UNMEASURED: Final = SpeedCurve()
 def _usable(points: Iterable[SpeedPoint]) -> tuple[SpeedPoint, ...]:
     usable = (p for p in points if p.measured_s >= LEAST_MEASURED_S and p.work_per_s > 0 and p.replicas > 0)
     return tuple(sorted(usable, key=lambda point: point.replicas))
+
+
+def _remembered(points: tuple[SpeedPoint, ...]) -> tuple[SpeedPoint, ...]:
+    """Without sizes larger than the latest one that were measured long before it."""
+    latest = max(points, key=lambda point: point.at_s, default=None)
+    return tuple(
+        replace(point, at_s=0.0)  # of no more use
+        for point in points
+        if latest is None or point.replicas <= latest.replicas or latest.at_s - point.at_s <= FORGOTTEN_AFTER_S
+    )
 
 
 def _amdahl_s(single_s: float, serial_fraction: float, replicas: float) -> float:
