@@ -62,7 +62,7 @@ class TokenBuckets:
         return min(self._burst, tokens + (self._clock() - at_s) * self._per_s)
 
 
-class Turns:
+class KeyedSemaphore:
     """At most ``limit`` requests of a key at once; others wait in the order in which they came."""
 
     def __init__(self, limit: int) -> None:
@@ -70,7 +70,7 @@ class Turns:
         self._running: Counter[str] = Counter()
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
 
-    async def begin(self, key: str) -> None:
+    async def acquire(self, key: str) -> None:
         """Raises ``TooManyRequests`` when too many wait already."""
         if self._running[key] < self._limit:
             self._running[key] += 1
@@ -87,13 +87,13 @@ class Turns:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                self.end(key)  # the turn came at the same moment
+                self.release(key)  # the turn came at the same moment
             else:
                 queue.remove(turn)
             raise
 
-    def end(self, key: str) -> None:
-        """The next one's turn."""
+    def release(self, key: str) -> None:
+        """The next request's turn."""
         queue = self._waiting.get(key)
         while queue:
             turn = queue.popleft()
@@ -106,7 +106,7 @@ class Turns:
             del self._running[key]
 
 
-class OpenCount:
+class ConcurrencyLimit:
     """At most ``limit`` things of a key may be open at once."""
 
     def __init__(self, limit: int) -> None:
@@ -114,7 +114,7 @@ class OpenCount:
         self._open: Counter[str] = Counter()
 
     @contextmanager
-    def one_more(self, key: str, refusal: TooManyRequests) -> Iterator[None]:
+    def acquire(self, key: str, refusal: TooManyRequests) -> Iterator[None]:
         """Raises ``refusal`` when the limit is reached."""
         if self._open[key] >= self.limit:
             raise refusal
@@ -133,11 +133,11 @@ class FairUse:
     def __init__(self, settings: Settings, clock: Callable[[], float] = time.monotonic) -> None:
         self._requests = TokenBuckets(5.0 * settings.requests_per_s, settings.requests_per_s, clock)
         # A handler has a thread: half of the threads are for others.
-        self.turns = Turns(max(2, settings.database_pool_size))
-        self.bodies = OpenCount(_UNFINISHED_BODIES)
-        self.streams = OpenCount(settings.streams_per_user)
+        self.turns = KeyedSemaphore(max(2, settings.database_pool_size))
+        self.bodies = ConcurrencyLimit(_UNFINISHED_BODIES)
+        self.streams = ConcurrencyLimit(settings.streams_per_user)
         self._wrong_logins = TokenBuckets(*_WRONG_LOGINS, clock)
-        self._suspects = Turns(1)
+        self._suspects = KeyedSemaphore(1)
 
     def demand_request(self, key: str) -> None:
         """Count a request of the caller. Raises ``TooManyRequests``."""
@@ -163,7 +163,7 @@ class FairUse:
         address = address_of(connection.scope)
         wait_s = self._wrong_logins.wait_s(address)
         if wait_s:
-            await self._suspects.begin(address)
+            await self._suspects.acquire(address)
         try:
             yield
         except Unauthenticated as wrong:
@@ -177,7 +177,7 @@ class FairUse:
             ) from None
         finally:
             if wait_s:
-                self._suspects.end(address)
+                self._suspects.release(address)
 
 
 def fair_use_of(connection: HTTPConnection) -> FairUse:
@@ -223,7 +223,7 @@ class FairUseMiddleware:
                 return
             with ExitStack() as until_read:
                 if _has_body(headers) and not self._is_upload(scope):
-                    until_read.enter_context(self._use.bodies.one_more(address_of(scope), _UNFINISHED))
+                    until_read.enter_context(self._use.bodies.acquire(address_of(scope), _UNFINISHED))
                     receive = _TimelyBody(receive, until_read.close).receive
                 await self._in_turn(key, scope, receive, send)
         except (TooManyRequests, RequestTooSlow) as refused:
@@ -231,14 +231,14 @@ class FairUseMiddleware:
 
     async def _in_turn(self, key: str, scope: Scope, receive: Receive, send: Send) -> None:
         """The turn ends when the response starts: what follows waits for the client, not for a thread."""
-        await self._use.turns.begin(key)
+        await self._use.turns.acquire(key)
         has_turn = True
 
         def end_turn() -> None:
             nonlocal has_turn
             if has_turn:
                 has_turn = False
-                self._use.turns.end(key)
+                self._use.turns.release(key)
 
         async def sending(message: Message) -> None:
             end_turn()

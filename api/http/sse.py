@@ -10,7 +10,7 @@ from fastapi import Request
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from api.http.fair_use import OpenCount, fair_use_of
+from api.http.fair_use import ConcurrencyLimit, fair_use_of
 from api.http.problems import response_to
 from core.domain.errors import TooManyRequests, TrainmasterError
 
@@ -46,7 +46,7 @@ def stream_response(chunks: AsyncIterator[bytes], request: Request, user_id: str
 
 
 class _CountedStream(StreamingResponse):
-    def __init__(self, chunks: AsyncIterator[bytes], streams: OpenCount, user_id: str) -> None:
+    def __init__(self, chunks: AsyncIterator[bytes], streams: ConcurrencyLimit, user_id: str) -> None:
         super().__init__(chunks, media_type=MEDIA_TYPE, headers=_HEADERS)
         self._streams = streams
         self._user_id = user_id
@@ -58,7 +58,7 @@ class _CountedStream(StreamingResponse):
             retry_after_s=5.0,
         )
         try:
-            with self._streams.one_more(self._user_id, refusal):
+            with self._streams.acquire(self._user_id, refusal):
                 await super().__call__(scope, receive, send)
         except TooManyRequests as refused:
             await response_to(refused, scope["state"]["request_id"])(scope, receive, send)

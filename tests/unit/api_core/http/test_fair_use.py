@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 
 from api.app.factory import create_app
 from api.http import fair_use
-from api.http.fair_use import OpenCount, TokenBuckets, Turns
+from api.http.fair_use import ConcurrencyLimit, KeyedSemaphore, TokenBuckets
 from core.domain.errors import TooManyRequests
 
 
@@ -54,13 +54,13 @@ def test_only_the_latest_callers_are_remembered(monkeypatch: pytest.MonkeyPatch)
 
 def test_requests_of_a_caller_take_turns_in_order_and_others_pass() -> None:
     async def scene() -> list[str]:
-        turns, seen = Turns(2), list[str]()
+        turns, seen = KeyedSemaphore(2), list[str]()
 
         async def work(key: str, name: str, hold: asyncio.Event) -> None:
-            await turns.begin(key)
+            await turns.acquire(key)
             seen.append(name)
             await hold.wait()
-            turns.end(key)
+            turns.release(key)
 
         hold, free = asyncio.Event(), asyncio.Event()
         free.set()
@@ -80,11 +80,11 @@ def test_requests_of_a_caller_take_turns_in_order_and_others_pass() -> None:
 
 def test_a_turn_that_comes_to_a_cancelled_request_goes_to_the_next_one() -> None:
     async def scene() -> None:
-        turns = Turns(1)
-        await turns.begin("a")
-        second, third = (asyncio.create_task(turns.begin("a")) for _ in range(2))
+        turns = KeyedSemaphore(1)
+        await turns.acquire("a")
+        second, third = (asyncio.create_task(turns.acquire("a")) for _ in range(2))
         await asyncio.sleep(0)
-        turns.end("a")
+        turns.release("a")
         second.cancel()  # its turn has come, but it does not know yet
         with pytest.raises(asyncio.CancelledError):
             await second
@@ -97,28 +97,28 @@ def test_requests_beyond_those_that_may_wait_are_refused(monkeypatch: pytest.Mon
     monkeypatch.setattr(fair_use, "_WAITING", 1)
 
     async def scene() -> None:
-        turns = Turns(1)
-        await turns.begin("a")
-        waiting = asyncio.create_task(turns.begin("a"))
+        turns = KeyedSemaphore(1)
+        await turns.acquire("a")
+        waiting = asyncio.create_task(turns.acquire("a"))
         await asyncio.sleep(0)
         with pytest.raises(TooManyRequests, match="1 are being answered and 1 more wait"):
-            await turns.begin("a")
-        turns.end("a")
+            await turns.acquire("a")
+        turns.release("a")
         await waiting
 
     asyncio.run(scene())
 
 
 def test_what_is_closed_makes_room() -> None:
-    count, refusal = OpenCount(1), TooManyRequests("Too many.")
+    count, refusal = ConcurrencyLimit(1), TooManyRequests("Too many.")
     with (
-        count.one_more("a", refusal),
-        count.one_more("b", refusal),
+        count.acquire("a", refusal),
+        count.acquire("b", refusal),
         pytest.raises(TooManyRequests),
-        count.one_more("a", refusal),
+        count.acquire("a", refusal),
     ):
         pass
-    with count.one_more("a", refusal):
+    with count.acquire("a", refusal):
         pass
 
 
