@@ -24,8 +24,8 @@ from starlette.requests import HTTPConnection
 from trainmaster.spec.errors import suggest
 
 from api.app.cache import ExpiringCache
+from api.app.fair_use import fair_use_of
 from api.app.unit_of_work import AppContext, AppContextDep
-from api.http.fair_use import fair_use_of
 from core.db.tables import Job, Membership, Project, Token, User
 from core.domain.errors import Forbidden, NotFound, TokenExpired, TrainmasterError, Unauthenticated
 from core.domain.ids import AttemptId

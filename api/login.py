@@ -10,9 +10,9 @@ from sqlalchemy import select, update
 from starlette.concurrency import run_in_threadpool
 from trainmaster.wire.admin import CallerIdentity, LoginCodeCreated, LoginExchange, SessionOpen, TokenCreated
 
+from api.app.fair_use import fair_use_of
 from api.app.unit_of_work import AppContext, AppContextDep, UnitOfWork
 from api.auth import SESSION_COOKIE, Caller, Reader, Scope, Writer, caller_of_token, refuse_foreign_page
-from api.http.fair_use import fair_use_of
 from api.http.routing import new_router
 from core.db.bootstrap import LOGIN_CODE_TTL, add_login_code, add_token
 from core.db.repositories.tokens import expiry_within, lock_parent, revoke

@@ -15,13 +15,14 @@ from fastapi.openapi.utils import get_openapi
 
 from api import VERSION
 from api.app.cache import VolumeCache
+from api.app.fair_use import FairUse
 from api.app.graceful_shutdown import GracefulShutdown
 from api.app.unit_of_work import AppContext
 from api.auth import CALLER_LIMIT, CallerCache, forget_callers
 from api.checkpoints.contents import CheckpointInspector
 from api.endpoints.proxy import Proxy
 from api.http import problems
-from api.http.fair_use import FairUse, FairUseMiddleware
+from api.http.fair_use import FairUseMiddleware
 from api.http.middleware import Envelope, RequestLimits, ResponseEncoding, is_prediction, is_upload
 from api.pages import page
 from api.prometheus.recorder import RequestMetrics

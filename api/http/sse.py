@@ -10,7 +10,7 @@ from fastapi import Request
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from api.http.fair_use import ConcurrencyLimit, fair_use_of
+from api.app.fair_use import ConcurrencyLimit, fair_use_of
 from api.http.problems import response_to
 from core.domain.errors import TooManyRequests, TrainmasterError
 

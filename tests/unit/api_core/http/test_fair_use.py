@@ -12,8 +12,7 @@ from fastapi import FastAPI
 from starlette.testclient import TestClient
 
 from api.app.factory import create_app
-from api.http import fair_use
-from api.http.fair_use import ConcurrencyLimit, KeyedSemaphore, TokenBuckets
+from api.app.fair_use import ConcurrencyLimit, KeyedSemaphore, TokenBuckets
 from core.domain.errors import TooManyRequests
 
 
@@ -43,9 +42,8 @@ def test_a_bucket_gives_its_burst_and_then_its_rate() -> None:
     assert buckets.wait_s("a") == 2.0
 
 
-def test_only_the_latest_callers_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fair_use, "_CALLERS", 10)
-    buckets = TokenBuckets(1.0, 1.0, Seconds())
+def test_only_the_latest_callers_are_remembered() -> None:
+    buckets = TokenBuckets(1.0, 1.0, Seconds(), keys=10)
     for number in range(11):
         buckets.take(f"caller {number}")
     assert buckets.wait_s("caller 0") == 0.0
@@ -71,8 +69,8 @@ def test_requests_of_a_caller_take_turns_in_order_and_others_pass() -> None:
         await asyncio.sleep(0)
         hold.set()
         await asyncio.gather(*tasks, return_exceptions=True)
-        assert not turns._running
-        assert not turns._waiting
+        for _ in range(2):  # all turns are free again
+            await asyncio.wait_for(turns.acquire("a"), 5)
         return seen
 
     assert asyncio.run(scene()) == ["a0", "a1", "b0", "a3", "a4"]
@@ -93,15 +91,13 @@ def test_a_turn_that_comes_to_a_cancelled_request_goes_to_the_next_one() -> None
     asyncio.run(scene())
 
 
-def test_requests_beyond_those_that_may_wait_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fair_use, "_WAITING", 1)
-
+def test_requests_beyond_those_that_may_wait_are_refused() -> None:
     async def scene() -> None:
-        turns = KeyedSemaphore(1)
+        turns = KeyedSemaphore(1, waiting=1)
         await turns.acquire("a")
         waiting = asyncio.create_task(turns.acquire("a"))
         await asyncio.sleep(0)
-        with pytest.raises(TooManyRequests, match="1 are being answered and 1 more wait"):
+        with pytest.raises(TooManyRequests, match="1 requests are being answered and 1 more wait"):
             await turns.acquire("a")
         turns.release("a")
         await waiting
@@ -177,10 +173,8 @@ class Sender:
         return await self.client.post("/api/v1/jobs", content=body(), headers=headers)
 
 
-def test_a_body_that_does_not_end_is_given_up(
-    app: FastAPI, client: TestClient, admin_token: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(fair_use, "_BODY_WITHIN_S", 0.2)
+def test_a_body_that_does_not_end_is_given_up(app: FastAPI, client: TestClient, admin_token: str) -> None:
+    app.state.fair_use.body_s = 0.2
 
     async def scene() -> httpx.Response:
         return await Sender(app, admin_token).post(b'{"name":', asyncio.Event())
@@ -190,7 +184,7 @@ def test_a_body_that_does_not_end_is_given_up(
 
 
 def test_unfinished_bodies_of_an_address_are_limited_whatever_their_tokens(
-    app: FastAPI, client: TestClient, admin_token: str, monkeypatch: pytest.MonkeyPatch
+    app: FastAPI, client: TestClient, admin_token: str
 ) -> None:
     app.state.fair_use.bodies.limit = 20
 
@@ -212,7 +206,7 @@ def test_unfinished_bodies_of_an_address_are_limited_whatever_their_tokens(
 
 
 def test_half_a_body_holds_no_turn_of_another_token(app: FastAPI, client: TestClient, admin_token: str) -> None:
-    limit = app.state.fair_use.turns._limit
+    limit = app.state.fair_use.turns.limit
 
     async def scene() -> None:
         sender, rest = Sender(app, admin_token), asyncio.Event()

@@ -1,0 +1,189 @@
+"""Fair use: whatever one caller sends, the requests of others are answered as before; see ``api.http.fair_use``.
+
+A caller is the token that a request presents, or else the address that it comes from. The limits hold in each process
+of the API; behind a reverse proxy, uvicorn's ``FORWARDED_ALLOW_IPS`` says whose ``X-Forwarded-For`` names the address.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter, OrderedDict, deque
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Final
+
+from starlette.requests import HTTPConnection
+from starlette.types import Scope
+
+from core.domain.errors import TooManyRequests, Unauthenticated
+from core.settings import Settings
+
+# Requests of one caller that wait for their turn; more are refused.
+_WAITING: Final = 500
+# Bodies of one address that have begun and not ended.
+_UNFINISHED_BODIES: Final = 100
+# For a whole body, except for those that are streamed to disk under limits of their own.
+_BODY_S: Final = 30.0
+# Wrong tokens and login codes of one address: so many at once, and so many a second on average.
+_WRONG_LOGINS: Final = (60.0, 0.5)
+# Callers whose use is remembered; those that were seen longest ago are forgotten first.
+_CALLERS: Final = 20_000
+
+
+class TokenBuckets:
+    """A token bucket (https://en.wikipedia.org/wiki/Token_bucket) for each key."""
+
+    def __init__(
+        self, burst: float, per_s: float, clock: Callable[[], float] = time.monotonic, *, keys: int = _CALLERS
+    ) -> None:
+        self._keys = keys
+        self._burst = burst
+        self._per_s = per_s
+        self._clock = clock
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # tokens, at
+
+    def wait_s(self, key: str) -> float:
+        """The seconds until ``key`` may go on; 0: at once."""
+        return max(0.0, 1.0 - self._tokens(key)) / self._per_s
+
+    def take(self, key: str) -> None:
+        """One token less, but never fewer than none."""
+        self._buckets[key] = (max(0.0, self._tokens(key) - 1.0), self._clock())
+        self._buckets.move_to_end(key)
+        while len(self._buckets) > self._keys:
+            self._buckets.popitem(last=False)
+
+    def _tokens(self, key: str) -> float:
+        tokens, at_s = self._buckets.get(key, (self._burst, 0.0))
+        return min(self._burst, tokens + (self._clock() - at_s) * self._per_s)
+
+
+class KeyedSemaphore:
+    """At most ``limit`` requests of a key at once; others wait in the order in which they came."""
+
+    def __init__(self, limit: int, *, waiting: int = _WAITING) -> None:
+        self.limit = limit
+        self._waiting_limit = waiting
+        self._running: Counter[str] = Counter()
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
+
+    async def acquire(self, key: str) -> None:
+        """Raises ``TooManyRequests`` when too many wait already."""
+        if self._running[key] < self.limit:
+            self._running[key] += 1
+            return
+        queue = self._waiting.setdefault(key, deque())
+        if len(queue) >= self._waiting_limit:
+            raise TooManyRequests(
+                f"{self.limit} requests are being answered and {self._waiting_limit} more wait; send fewer at once.",
+                retry_after_s=1.0,
+            )
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        queue.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self.release(key)  # the turn came at the same moment
+            else:
+                queue.remove(turn)
+            raise
+
+    def release(self, key: str) -> None:
+        """The next request's turn."""
+        queue = self._waiting.get(key)
+        while queue:
+            turn = queue.popleft()
+            if not turn.done():
+                turn.set_result(None)  # it takes over the place
+                return
+        self._waiting.pop(key, None)
+        self._running[key] -= 1
+        if self._running[key] <= 0:
+            del self._running[key]
+
+
+class ConcurrencyLimit:
+    """At most ``limit`` things of a key may be open at once."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._open: Counter[str] = Counter()
+
+    @contextmanager
+    def acquire(self, key: str, refusal: TooManyRequests) -> Iterator[None]:
+        """Raises ``refusal`` when the limit is reached."""
+        if self._open[key] >= self.limit:
+            raise refusal
+        self._open[key] += 1
+        try:
+            yield
+        finally:
+            self._open[key] -= 1
+            if self._open[key] <= 0:
+                del self._open[key]
+
+
+class FairUse:
+    """What the callers of this process use, and its limits."""
+
+    def __init__(self, settings: Settings, clock: Callable[[], float] = time.monotonic) -> None:
+        self._requests = TokenBuckets(5.0 * settings.requests_per_s, settings.requests_per_s, clock)
+        # A handler has a thread: half of the threads are for others.
+        self.turns = KeyedSemaphore(max(2, settings.database_pool_size))
+        self.bodies = ConcurrencyLimit(_UNFINISHED_BODIES)
+        self.body_s = _BODY_S
+        self.streams = ConcurrencyLimit(settings.streams_per_user)
+        self._wrong_logins = TokenBuckets(*_WRONG_LOGINS, clock)
+        self._suspects = KeyedSemaphore(1)
+
+    def demand_request(self, key: str) -> None:
+        """Count a request of the caller. Raises ``TooManyRequests``."""
+        wait_s = self._requests.wait_s(key)
+        if wait_s:
+            raise TooManyRequests(
+                "Too many requests: TRAINMASTER_REQUESTS_PER_S says how many a token may send; follow a stream instead "
+                "of asking again and again.",
+                retry_after_s=wait_s,
+            )
+        self._requests.take(key)
+
+    @asynccontextmanager
+    async def login_attempt(self, connection: HTTPConnection) -> AsyncIterator[None]:
+        """Around the check of a token or a login code, which raises ``Unauthenticated`` where it is wrong.
+
+        Where many wrong ones come from an address, its checks wait for each other, so that guessing loads the database
+        little. Right ones still pass: users behind one proxy share an address.
+
+        Raises:
+            TooManyRequests: the token or code is wrong, as were many from this address; or too many checks wait.
+        """
+        address = address_of(connection.scope)
+        wait_s = self._wrong_logins.wait_s(address)
+        if wait_s:
+            await self._suspects.acquire(address)
+        try:
+            yield
+        except Unauthenticated as wrong:
+            self._wrong_logins.take(address)
+            if not wait_s:
+                raise
+            raise TooManyRequests(
+                f"{wrong.sentence} Too many wrong tokens or login codes came from this address; wait before you try "
+                "another one.",
+                retry_after_s=wait_s,
+            ) from None
+        finally:
+            if wait_s:
+                self._suspects.release(address)
+
+
+def fair_use_of(connection: HTTPConnection) -> FairUse:
+    found: FairUse = connection.app.state.fair_use
+    return found
+
+
+def address_of(scope: Scope) -> str:
+    client: tuple[str, int] | None = scope.get("client")
+    return client[0] if client else ""
