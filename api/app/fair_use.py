@@ -7,12 +7,14 @@ of the API; behind a reverse proxy, uvicorn's ``FORWARDED_ALLOW_IPS`` says whose
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Final
 
+from starlette.datastructures import Headers
 from starlette.requests import HTTPConnection
 from starlette.types import Scope
 
@@ -27,6 +29,8 @@ _UNFINISHED_BODIES: Final = 100
 _BODY_S: Final = 30.0
 # Wrong tokens and login codes of one address: so many at once, and so many a second on average.
 _WRONG_LOGINS: Final = (60.0, 0.5)
+# After a stream is refused, so long others of the caller are refused without a look.
+_REFUSED_STREAMS_S: Final = 1.0
 # Callers whose use is remembered; those that were seen longest ago are forgotten first.
 _CALLERS: Final = 20_000
 
@@ -111,11 +115,12 @@ class ConcurrencyLimit:
         self.limit = limit
         self._open: Counter[str] = Counter()
 
+    def is_reached(self, key: str) -> bool:
+        return self._open[key] >= self.limit
+
     @contextmanager
-    def acquire(self, key: str, refusal: TooManyRequests) -> Iterator[None]:
-        """Raises ``refusal`` when the limit is reached."""
-        if self._open[key] >= self.limit:
-            raise refusal
+    def acquire(self, key: str) -> Iterator[None]:
+        """For a key whose limit is not reached."""
         self._open[key] += 1
         try:
             yield
@@ -137,6 +142,26 @@ class FairUse:
         self.streams = ConcurrencyLimit(settings.streams_per_user)
         self._wrong_logins = TokenBuckets(*_WRONG_LOGINS, clock)
         self._suspects = KeyedSemaphore(1)
+        self._clock = clock
+        self._refused_until_s: dict[str, float] = {}  # streams of callers
+
+    def demand_stream(self, key: str) -> None:
+        """Raises ``TooManyRequests``, before any work is done, if a stream of the caller was refused just now."""
+        wait_s = self._refused_until_s.get(key, 0.0) - self._clock()
+        if wait_s > 0:
+            raise self.too_many_streams(key)
+
+    def too_many_streams(self, key: str) -> TooManyRequests:
+        """The refusal of a stream, remembered for a moment for the caller ``key``."""
+        if self._refused_until_s.setdefault(key, 0.0) <= self._clock():
+            if len(self._refused_until_s) > _CALLERS:
+                self._refused_until_s.clear()
+            self._refused_until_s[key] = self._clock() + _REFUSED_STREAMS_S
+        return TooManyRequests(
+            f"{self.streams.limit} streams of this user are open; close some, or follow several jobs by one stream of "
+            "`GET /api/v1/events`. An admin may raise TRAINMASTER_STREAMS_PER_USER.",
+            retry_after_s=_REFUSED_STREAMS_S,
+        )
 
     def demand_request(self, key: str) -> None:
         """Count a request of the caller. Raises ``TooManyRequests``."""
@@ -182,6 +207,14 @@ class FairUse:
 def fair_use_of(connection: HTTPConnection) -> FairUse:
     found: FairUse = connection.app.state.fair_use
     return found
+
+
+def caller_key(scope: Scope, headers: Headers) -> str:
+    """The token that is presented, by its digest, or else the address."""
+    token = headers.get("authorization") or headers.get("cookie")
+    if not token:
+        return address_of(scope)
+    return hashlib.blake2b(token.encode(), digest_size=16).hexdigest()
 
 
 def address_of(scope: Scope) -> str:

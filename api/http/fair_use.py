@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api.app.fair_use import FairUse, address_of
+from api.app.fair_use import FairUse, address_of, caller_key
 from api.http.problems import response_to
 from core.domain.errors import RequestTooSlow, TooManyRequests
-
-
-def caller_key(scope: Scope, headers: Headers) -> str:
-    """The token that is presented, by its digest, or else the address."""
-    token = headers.get("authorization") or headers.get("cookie")
-    if not token:
-        return address_of(scope)
-    return hashlib.blake2b(token.encode(), digest_size=16).hexdigest()
 
 
 class FairUseMiddleware:
@@ -42,23 +33,28 @@ class FairUseMiddleware:
         key = caller_key(scope, headers)
         try:
             self._use.demand_request(key)
+            if _wants_stream(scope):
+                self._use.demand_stream(key)
             if self._is_proxied(scope["path"]):
                 # The proxy has its own limits, and its handlers wait for models, not for threads.
                 await self.app(scope, receive, send)
                 return
             with ExitStack() as until_read:
                 if _has_body(headers) and not self._is_upload(scope):
-                    until_read.enter_context(self._use.bodies.acquire(address_of(scope), self._unfinished_bodies()))
+                    until_read.enter_context(self._unfinished_body(address_of(scope)))
                     receive = _TimelyBody(receive, self._use.body_s, until_read.close).receive
                 await self._in_turn(key, scope, receive, send)
         except (TooManyRequests, RequestTooSlow) as refused:
             await response_to(refused, scope["state"]["request_id"])(scope, receive, send)
 
-    def _unfinished_bodies(self) -> TooManyRequests:
-        return TooManyRequests(
-            f"{self._use.bodies.limit} bodies from this address have begun and not ended; finish them first.",
-            retry_after_s=1.0,
-        )
+    def _unfinished_body(self, address: str) -> AbstractContextManager[None]:
+        bodies = self._use.bodies
+        if bodies.is_reached(address):
+            raise TooManyRequests(
+                f"{bodies.limit} bodies from this address have begun and not ended; finish them first.",
+                retry_after_s=1.0,
+            )
+        return bodies.acquire(address)
 
     async def _in_turn(self, key: str, scope: Scope, receive: Receive, send: Send) -> None:
         """The turn ends when the response starts: what follows waits for the client, not for a thread."""
@@ -105,6 +101,10 @@ class _TimelyBody:
             self._is_read = True
             self._when_read()
         return message
+
+
+def _wants_stream(scope: Scope) -> bool:
+    return b"follow=true" in scope["query_string"] or str(scope["path"]).endswith("/stream")
 
 
 def _has_body(headers: Headers) -> bool:

@@ -8,11 +8,12 @@ from typing import Any, Final
 import orjson
 from fastapi import Request
 from fastapi.responses import StreamingResponse
+from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
 
-from api.app.fair_use import ConcurrencyLimit, fair_use_of
+from api.app.fair_use import FairUse, caller_key, fair_use_of
 from api.http.problems import response_to
-from core.domain.errors import TooManyRequests, TrainmasterError
+from core.domain.errors import TrainmasterError
 
 MEDIA_TYPE: Final = "text/event-stream"
 # A comment after so many quiet seconds, so that proxies and clients see that the connection is alive.
@@ -42,26 +43,23 @@ def stream_response(chunks: AsyncIterator[bytes], request: Request, user_id: str
     """A response that sends ``chunks`` as they come, without caching or buffering; it counts as a stream of the user,
     and is refused if too many are open.
     """
-    return _CountedStream(chunks, fair_use_of(request).streams, user_id)
+    return _CountedStream(chunks, fair_use_of(request), user_id)
 
 
 class _CountedStream(StreamingResponse):
-    def __init__(self, chunks: AsyncIterator[bytes], streams: ConcurrencyLimit, user_id: str) -> None:
+    def __init__(self, chunks: AsyncIterator[bytes], fair_use: FairUse, user_id: str) -> None:
         super().__init__(chunks, media_type=MEDIA_TYPE, headers=_HEADERS)
-        self._streams = streams
+        self._fair_use = fair_use
         self._user_id = user_id
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        refusal = TooManyRequests(
-            f"{self._streams.limit} streams of this user are open; close some, or follow several jobs by one stream of "
-            "`GET /api/v1/events`. An admin may raise TRAINMASTER_STREAMS_PER_USER.",
-            retry_after_s=5.0,
-        )
-        try:
-            with self._streams.acquire(self._user_id, refusal):
-                await super().__call__(scope, receive, send)
-        except TooManyRequests as refused:
-            await response_to(refused, scope["state"]["request_id"])(scope, receive, send)
+        limit = self._fair_use.streams
+        if limit.is_reached(self._user_id):
+            refusal = self._fair_use.too_many_streams(caller_key(scope, Headers(scope=scope)))
+            await response_to(refusal, scope["state"]["request_id"])(scope, receive, send)
+            return
+        with limit.acquire(self._user_id):
+            await super().__call__(scope, receive, send)
 
 
 def stream_document(description: str) -> dict[int | str, dict[str, Any]]:

@@ -22,7 +22,7 @@ LEAST_MEASURED_S: Final = 10.0
 MOST_MEASURED_S: Final = 600.0
 # After so long at fewer replicas a measurement of more is forgotten: a program that was slow there, as it had just
 # begun or the network was busy, is tried there again.
-FORGOTTEN_AFTER_S: Final = 3600.0
+FORGOTTEN_AFTER_S: Final = 1800.0
 # An earlier job of the same name is evidence, but weaker than the job's own measurements.
 _EARLIER_MOST_S: Final = 60.0
 # A job no longer grows when the next replica would add less than this part of what its replicas do on average.

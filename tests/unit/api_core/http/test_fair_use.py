@@ -106,16 +106,13 @@ def test_requests_beyond_those_that_may_wait_are_refused() -> None:
 
 
 def test_what_is_closed_makes_room() -> None:
-    count, refusal = ConcurrencyLimit(1), TooManyRequests("Too many.")
-    with (
-        count.acquire("a", refusal),
-        count.acquire("b", refusal),
-        pytest.raises(TooManyRequests),
-        count.acquire("a", refusal),
-    ):
-        pass
-    with count.acquire("a", refusal):
-        pass
+    limit = ConcurrencyLimit(2)
+    with limit.acquire("a"), limit.acquire("b"):
+        assert not limit.is_reached("a")
+        with limit.acquire("a"):
+            assert limit.is_reached("a")
+            assert not limit.is_reached("b")
+        assert not limit.is_reached("a")
 
 
 def test_a_token_that_asks_too_often_is_refused_and_others_are_not(
