@@ -81,6 +81,9 @@ def test_a_pattern_reads_thousands_separators_unless_a_comma_follows_in_it() -> 
         "Extracting: 40it [00:10, 4.0it/s, loss=0.3]",
         "| a/b | 3 |",
         "loss at the end 0.5",
+        "AssertionError: 34 != 33",
+        "ValueError: 5",
+        "torch.OutOfMemoryError: 5",
     ],
 )
 def test_of_settings_and_source_code_no_series_becomes(line: str) -> None:
@@ -162,6 +165,13 @@ def test_a_validation_has_series_and_a_step_of_its_own(lines: list[str], found: 
 
 
 @pytest.mark.parametrize(
+    "prefix", ["[test-run]", "tests/run.py", "my-eval-job-0", "developer", "Latest", "Contest", "value loss 0.1,"]
+)
+def test_a_word_that_only_contains_that_of_an_evaluation_is_none(prefix: str) -> None:
+    assert points(f"{prefix} step=3 loss=0.3")["loss"] == [(3, 0.3)]
+
+
+@pytest.mark.parametrize(
     ("lines", "found"),
     [
         (["Loss: 0.5430:  22%|██▏       | 50/230 [00:05<00:20,  9.0it/s]"], {"Loss": [(50, 0.543)]}),
@@ -197,6 +207,7 @@ def test_a_validation_has_series_and_a_step_of_its_own(lines: list[str], found: 
         (["Training loss (for one batch) at step 0: 80.1"], {"Training_loss": [(0, 80.1)]}),
         (["Accuracy after step 115: 3/600"], {}),
         (["loss = 0.5 - acc = 0.9 - step = 3"], {"loss": [(3, 0.5)], "acc": [(3, 0.9)]}),
+        (["step=3 MeanSquaredError=0.2"], {"MeanSquaredError": [(3, 0.2)]}),
         (["ep 3 loss 0.2"], {"loss": [(3, 0.2)]}),
         ([RULE, "| rollout/           |          |", "|    ep_rew_mean     | 22.5     |",
           "| time/              |          |", "|    fps             | 900      |", "|    iterations      | 1        |",

@@ -47,7 +47,7 @@ _SECOND_WORDS = {
 _QUALIFIERS = (
     r"train(?:ing)?|val|valid(?:ation)?|test|eval(?:uation)?|dev|average|avg|mean|total|running|best|last|m?lm|grad"
     r"|gradient|learning|loss|error|smoothed|ema|mse|bce|cross|entropy|episode|[dg]|discriminator|generator|actor"
-    r"|critic|policy"
+    r"|critic|policy|value"
 )
 _QUALIFIER = re.compile(_QUALIFIERS, re.IGNORECASE)
 # What may stand before the first name of a line without a count.
@@ -70,6 +70,9 @@ _NO_METRIC = re.compile(
     r"|version|v|v_num|port|pid|seed|rank|host|devices?|id|node|data|cuda|python|.{0,40}_(?:version|id|port|seed)"
     r"|gamma|momentum|weight_decay|wd|patience|min_delta|dropout|warmup|threshold|(?:target|goal)_.{1,40}"
     r"|.{0,40}_(?:weight|coeff?|threshold|decay|epochs)"
+    # exceptions such as KeyError, but no MeanSquaredError
+    r"|(?:\w{1,40}\.){0,3}(?!\w{0,40}(?:mean|squared|absolute|train|val(?!ue)|test|word|char))"
+    r"(?-i:[A-Z])\w{0,60}(?-i:Error|Exception)"
     r")$",
     re.IGNORECASE,
 )

@@ -87,10 +87,15 @@ _AT_COUNT = re.compile(
 _RECORD_BEHIND_COUNT = re.compile(r"^([^{}]{3,200})\{([^{}]{1,900})\}\s{0,5}$")
 _SPLIT_OF_RECORD = re.compile(r"""["'](?:mode|split|phase)["']\s?:\s?["'](?:(?P<test>test)|val|eval|dev)""")
 _SPLIT_OF_EPOCH = re.compile(r"^\s{0,8}(?:Epoch|Iter)\((?:val|(?P<test>test))\)\s?\[")
+# As a word of its own: not in `tests/run.py step=3`, `my-eval-job step=3`.
+_EVALUATION_WORD = re.compile(
+    r"(?<![\w/.-])(?:(?P<test>test)(?:ing)?|val|valid(?:ation|ating)?|eval(?:uation|uate|uating)?|dev)(?![\w/-]|\.\w)",
+    re.IGNORECASE,
+)
 # `Epoch 3 | Val | Loss 0.4`, `Epoch 3 - val: loss 0.4`
 _SPLIT_BETWEEN = re.compile(
-    r"[|,\[(-]\s{0,3}(?:val(?:id(?:ation)?)?|eval(?:uation)?|dev|(?P<test>test))"
-    r"(?:\s{0,3}[|\])-]|:\s{1,3}(?=[A-Za-z]))",
+    r"(?:[|,\[(]\s{0,3}|-\s{1,3})(?:val(?:id(?:ation)?)?|eval(?:uation)?|dev|(?P<test>test))"
+    r"(?:\s{0,3}[|\])]|\s{1,3}-\s|:\s{1,3}(?=[A-Za-z]))",
     re.IGNORECASE,
 )
 _HEADLINE = re.compile(r"^[\s\W]{0,20}epoch[\s:=#\[]{1,8}\d{1,9}(?![\w.])", re.IGNORECASE)
@@ -135,7 +140,7 @@ class PrintedMetrics:
             return {}
         text = _without_braces(text)
         found, begin = pairs(text)
-        evaluation = _evaluation_in(text, text[:begin])
+        evaluation = _EVALUATION_WORD.search(text, 0, begin) or _split_between(text)
         if "step" in found:
             return self._pairs(found, evaluation)
         for read in (
@@ -389,7 +394,7 @@ class PrintedMetrics:
             return self._evaluated(split, named(text))
         at = EPOCH.search(text) or _COUNT_OF_STEPS.search(text)
         before = text[: match.start("done")] if match is not None else text[: at.start()] if at is not None else ""
-        evaluation = _evaluation_in(text, before)
+        evaluation = EVALUATION.search(before) or _split_between(text)
         if evaluation is not None:
             if self._is_batch(text, match):
                 return {}
@@ -485,9 +490,9 @@ class PrintedMetrics:
         return {**_prefixed("test/" if evaluation["test"] else "val/", values), "step": step}
 
 
-def _evaluation_in(text: str, before: str) -> Optional[Match[str]]:
-    """The word by which a line is that of an evaluation, ``before`` its count or between that and its first metric."""
-    return EVALUATION.search(before) or _SPLIT_BETWEEN.search(text, 0, first_measure(text) + 1)
+def _split_between(text: str) -> Optional[Match[str]]:
+    """The word between its count and its first metric by which a line is that of an evaluation."""
+    return _SPLIT_BETWEEN.search(text, 0, first_measure(text) + 1)
 
 
 def _prefixed(prefix: str, values: Dict[str, float]) -> Dict[str, float]:
