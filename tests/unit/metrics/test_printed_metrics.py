@@ -339,10 +339,11 @@ def test_each_suggested_pattern_reads_its_log_line() -> None:
     for line in lines:
         assert patterns.find(line) == {}
     suggestions = patterns.suggestions
-    assert list(suggestions.values()) == ["minutes the accuracy: {accuracy}, val loss {val_loss}", "reward {reward}"]
+    expected = ["minutes the accuracy: {accuracy}, val loss {val_loss}", "reward {reward} in round {step}"]
+    assert list(suggestions.values()) == expected
     read = LinePatterns(list(suggestions.values()))
     assert read.find(lines[1]) == {"accuracy": 0.95, "val_loss": 0.39}
-    assert read.find(lines[3]) == {"reward": 12.5}
+    assert read.find(lines[3]) == {"reward": 12.5, "step": 3}
 
 
 def test_suggestions_are_those_of_a_job_without_metrics_with_patterns_of_its_own_or_without() -> None:

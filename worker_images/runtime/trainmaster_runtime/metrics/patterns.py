@@ -10,7 +10,15 @@ from __future__ import annotations
 
 import re
 
-from trainmaster_runtime.metrics.printed import NUMBER, PrintedMetrics, named_spans
+from trainmaster_runtime.metrics.named_numbers import (
+    NUMBER,
+    has_result,
+    is_code,
+    is_measure,
+    named_spans,
+    names_settings,
+)
+from trainmaster_runtime.metrics.printed import PrintedMetrics
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,23 +29,31 @@ PATTERNS = 20
 _NAMES = 20  # in one pattern
 _ANSI = re.compile(r"\x1b\[[0-9;?]{0,20}[A-Za-z]")
 _ANY_NUMBER = re.compile(NUMBER)
+_GROUPED_NUMBER = re.compile(r"[-+]?[1-9]\d{0,2}(?:,\d{3}){1,5}(?:\.\d{1,20})?(?!\d|,\d)")
+_COUNT = re.compile(
+    r"(?<![\w/-])(?:global[ _]?)?(?:(?P<epoch>ep(?:och)?s?)|steps?|iter(?:ation)?s?|it|batch(?:es)?|updates?|rounds?"
+    r"|episodes?|timesteps?)[\s:=#\[(]{1,6}(?P<done>\d{1,12})(?:\s?(?:/|of)\s?(?P<all>\d{1,12}))?(?![\w/]|[.,]\d)",
+    re.IGNORECASE,
+)
 _FIELD = re.compile(r"\{([A-Za-z_][\w./-]{0,99})\}")
 # How rows of numbers, records, lists and evaluation lines of boosting begin.
 _BEGINNING = re.compile(
-    rb"(?:\x1b\[[0-9;]{0,10}[A-Za-z]){0,3} {0,60}(?:[\[{|*]|\d{1,9}[ \t:/]|Class |all |[a-z_]{1,60} {0,40}= )"
+    rb"(?:\x1b\[[0-9;]{0,10}[A-Za-z]){0,3} {0,60}(?:[\[{|*]|\d{1,9}[ \t:/]|Class |all |[a-z_]{1,60} {0,40}= |-{30}"
+    rb"|Average (?:Precision|Recall) )"
     rb"|\xe2\x94[\x82\x83]|(?:Test|Val|Eval)[a-z]{0,8} [A-Z]?[a-z]{0,8}:"
 )
-_FIRST_BYTES = frozenset(b"TVE\x1b [{|*0123456789\xe2")
+_FIRST_BYTES = frozenset(b"TVE\x1b [{|*-0123456789\xe2")
 # The beginnings of lines of loggers: times, levels, names of modules, ranks.
 _PREFIX = re.compile(
     r"^(?:\s{0,4}(?:"
-    r"\[?\d{4}[-/]\d\d[-/]\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?\]?"
+    r"\[?\d{4}[-/]\d\d[-/]\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?(?: [\w.-]{1,60}(?=\]))?\]?"
     r"|\[?(?:\d\d/\d\d )?\d\d:\d\d:\d\d(?:[.,]\d{1,9})?\]?"
     r"|[IWEF]\d{4} \d\d:\d\d:\d\d\.\d{1,9}\s{1,8}\d{1,12} [\w./-]{1,80}:\d{1,6}\]"
     r"|\[?(?:default|rank ?|Rank )(?P<rank>\d{1,6})\]:?"
     r"|\[?\b(?:DEBUG|INFO|NOTICE|WARNING)\b\]?(?::[\w.]{1,60}:)?"
-    r"|\[[\w.]{1,60}:\d{1,6}(?::\w{1,60})?\]"
-    r"|[A-Za-z_][\w.]{0,60}(?: [-|] |:\d{1,6} )(?=\s{0,8}(?:[A-Z]{4,8}\b|[A-Za-z({\[]))"
+    r"|\[[\w.]{1,60}:\d{1,6}(?::\w{1,60})?\]|\([\w.]{1,60} \d{1,6}\):"
+    r"|(?!(?:train|valid|val|test|eval)\b)"
+    r"[A-Za-z_][\w.]{0,60}(?: [-|] |:\d{1,6} )(?=\s{0,8}(?:[A-Z]{4,8}\b|[A-Za-z({\[]))"
     r")[ \t]{0,8}(?:[-|:][ \t]{1,4})?){1,6}"
 )
 _LOGGER = re.compile(r"\d\d:\d\d|INFO|DEBUG|WARNING|[Rr]ank|default\d")
@@ -80,6 +96,7 @@ class LinePatterns:
             or b"pisode" in line
             or b"EPOCH" in line
             or b"STEP" in line
+            or b'", line ' in line
             or (line[:1] != b"" and line[0] in _FIRST_BYTES and _BEGINNING.match(line) is not None)
         )
 
@@ -107,18 +124,62 @@ class LinePatterns:
 
     def _suggest(self, text: str) -> None:
         """Remember a line with a number behind a metric's name, and the pattern that would read it."""
-        pattern, end = "", 0
-        for name, start, behind in named_spans(text):
-            between = text[end:start]
-            if not pattern:
-                # Numbers before the name differ from line to line.
-                between = re.sub(r"^.*[\d{}]\S*\s{0,20}", "", between[-60:])
-            if not between or re.search(r"[\d{}]", between) or len(pattern) + len(name) > _SUGGESTED_CHARS - 70:
-                break
-            pattern += between + "{" + name + "}"
-            end = behind
+        pattern = "" if names_settings(text) or is_code(text) else _suggested(text)
         if pattern and pattern.isprintable() and pattern not in self.suggestions.values():
             self.suggestions[text[:_SUGGESTED_CHARS]] = pattern
+
+
+def _suggested(text: str) -> str:
+    """The pattern with most of the line's metrics and counts among those without another number in between."""
+    best, most = "", 0.0
+    for stretch in _stretches(text, _fields(text)):
+        while stretch and not stretch[-1][3]:
+            stretch.pop()
+        pattern, end = "", 0
+        names = []  # type: List[str]
+        for place, (name, start, behind, _) in enumerate(stretch):
+            # Numbers before the first name differ from line to line.
+            between = (
+                text[end:start] if pattern else re.sub(r"^.*[\d{}]\S*\s{0,20}", "", text[max(0, start - 60) : start])
+            )
+            if not between and not pattern:
+                continue
+            if not between or len(pattern) + len(between) + len(name) > _SUGGESTED_CHARS - 10:
+                break
+            repeats = sum(name == other for other, _, _, _ in stretch[:place])
+            names.append(name + "_%d" % (repeats + 1) if repeats else name)
+            pattern += between + "{" + names[-1] + "}"
+            end = behind
+        weight = len(names) if has_result(names) else 0.5 if any(map(is_measure, names)) else 0
+        if weight > most:
+            best, most = pattern, weight
+    return best
+
+
+def _fields(text: str) -> List[Tuple[str, int, int, bool]]:
+    """Name, beginning and end of the counts and the named numbers, in their order, and whether they are of interest."""
+    fields = []  # type: List[Tuple[str, int, int, bool]]
+    for match in _COUNT.finditer(text[:300]):
+        name = "epoch" if match["epoch"] else "step"
+        if all(name != other for other, _, _, _ in fields):
+            fields.append((name, *match.span("done"), True))
+            if match["all"] is not None:
+                fields.append((name + "s", *match.span("all"), True))
+    taken = {start for _, start, _, _ in fields}
+    return sorted(fields + [span for span in named_spans(text) if span[1] not in taken], key=lambda field: field[1])
+
+
+def _stretches(text: str, fields: List[Tuple[str, int, int, bool]]) -> List[List[Tuple[str, int, int, bool]]]:
+    """Fields between which the text has no other number; each stretch begins with one of interest."""
+    stretches = []  # type: List[List[Tuple[str, int, int, bool]]]
+    end = 0
+    for field in fields:
+        if stretches and stretches[-1] and not re.search(r"[\d{}]", text[end : field[1]]):
+            stretches[-1].append(field)
+        else:
+            stretches.append([field] if field[3] else [])
+        end = field[2]
+    return stretches
 
 
 def without_prefix(text: str) -> Tuple[str, int]:
@@ -151,7 +212,8 @@ class _Template:
     def _numbers(self, text: str, at: int) -> Optional[List[float]]:
         numbers = []
         for behind in self._texts[1:]:
-            number = _ANY_NUMBER.match(text, at)
+            number = _GROUPED_NUMBER.match(text, at) if behind is None or behind.match(",") is None else None
+            number = number or _ANY_NUMBER.match(text, at)
             if number is None:
                 return None
             end = at = number.end()
@@ -164,7 +226,7 @@ class _Template:
                 if match is None:
                     return None
                 at = match.end()
-            numbers.append(float(text[number.start() : end]))
+            numbers.append(float(text[number.start() : end].replace(",", "")))
         return numbers
 
 
