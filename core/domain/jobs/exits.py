@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
-from core.domain.jobs import machine_faults
+from core.domain.jobs import machine_faults, tracebacks
 from core.domain.jobs.machine_faults import MachineFault
 
 
@@ -322,15 +322,7 @@ _RULES: Final = (
     _rule(r"^PermissionError\b", ExitKind.USER_ERROR, "the user that the job runs as may not do this; see its log"),
 )
 
-# Line prefixes of runtimes and engines: the log's time, the rank, torchrun's own rank.
-_PREFIX: Final = re.compile(r"^(?:\d{4}-\d\d-\d\dT[\d:.]+Z ?)?(?:\[rank ?\d+\]:? ?)*")
-# The last line of a Python traceback, by naming convention; the message is optional.
-_EXCEPTION: Final = re.compile(
-    r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Failure|Timeout|Warning|Iteration|NotFound)\b"
-    r"(?::\s.*)?$"
-)
 _QUOTE_CHARS: Final = 300
-_RUNTIME: Final = "trainmaster: "  # how the runtime begins its lines in a log
 
 _SIGNAL_HINTS: Final = {
     signal.SIGKILL: (
@@ -425,8 +417,9 @@ def success_note(facts: ExitFacts) -> str:
     line = next((line for line in facts.log_tail.splitlines() if re.search(_NO_GPU, line)), None)
     if line is None:
         return ""
+    quote = _quote(tracebacks.PREFIX.sub("", line).strip())
     return (
-        f" Warning: {facts.replica} ran without a GPU: {_quote(_PREFIX.sub('', line).strip())} – request GPUs "
+        f" Warning: {facts.replica} ran without a GPU: {quote} – request GPUs "
         f"(`--gpus`, roles.{facts.role}.resources.gpus), and install a framework with CUDA where the job runs."
     )
 
@@ -451,10 +444,10 @@ def _fault_of(facts: ExitFacts) -> MachineFault | None:
 
 
 def _from_log(facts: ExitFacts) -> ExitVerdict:
-    lines = [_PREFIX.sub("", line).rstrip() for line in facts.log_tail.splitlines()]
+    lines = [tracebacks.PREFIX.sub("", line).rstrip() for line in facts.log_tail.splitlines()]
     # The runtime's own lines describe its reaction to the end, not the cause.
-    lines = [line for line in lines if line and not line.startswith(_RUNTIME)]
-    exception = next((line for line in reversed(lines) if _EXCEPTION.match(line)), None)
+    lines = [line for line in lines if line and not line.startswith(tracebacks.RUNTIME)]
+    exception = next((line for line in reversed(lines) if tracebacks.EXCEPTION.match(line)), None)
     ending = _ending(facts)
     # The exception is the best evidence; other lines count only if it matches no rule.
     for candidates in ((exception,) if exception else (), tuple(reversed(lines))):
