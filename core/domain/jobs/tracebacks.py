@@ -24,7 +24,7 @@ _HARMLESS: Final = re.compile(r"^(?:Exception ignored in|--- Logging error ---)"
 _LINES_BEHIND: Final = 8
 
 
-def raised_at_end(log_tail: str) -> str | None:
+def exception_at_end(log_tail: str) -> str | None:
     """The exception with which a program's output ends, as its line in the traceback; ``None``: there is none.
 
     A few lines may follow: the rest of its message, and what a shell prints. More are a program that went on.

@@ -11,7 +11,7 @@ from trainmaster.spec import RestartPolicy
 from core.domain.jobs.exits import ExitCause, ExitFacts, ExitKind, classify
 from core.domain.jobs.lifecycle import ReplicaEvent
 from core.domain.jobs.states import AttemptState, DesiredState, ReplicaState
-from core.domain.jobs.tracebacks import raised_at_end
+from core.domain.jobs.tracebacks import exception_at_end
 from scheduler.control.attempts.attempt_snapshot import EVALUATOR, GangMember, StopCause
 from scheduler.control.attempts.backoff import restart_delay
 from scheduler.control.attempts.decision_draft import DecisionDraft
@@ -119,7 +119,7 @@ def _decide_hidden_failures(draft: DecisionDraft) -> None:
     for member in deciders:
         if member.state is not ReplicaState.SUCCEEDED or member.exit is None or member.ended_at is None:
             continue
-        error = raised_at_end(member.exit.log_tail)
+        error = exception_at_end(member.exit.log_tail)
         if error is None:
             continue
         due = member.ended_at + HIDDEN_FAILURE_WAIT

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from core.domain.jobs.tracebacks import raised_at_end
+from core.domain.jobs.tracebacks import exception_at_end
 
 HEAD = "epoch 1\nTraceback (most recent call last):\n"
 FRAME = '  File "/data/t.py", line 3, in <module>\n    step(batch)\n    ~~~~^^^^^^^\n'
@@ -55,7 +55,7 @@ LOGGING = (
 )
 def test_the_exception_at_the_end_is_found(log, exception):
     expected = exception or log.partition(FRAME)[2].splitlines()[0]
-    assert raised_at_end(log) == expected.rstrip()
+    assert exception_at_end(log) == expected.rstrip()
 
 
 @pytest.mark.parametrize(
@@ -71,4 +71,4 @@ def test_the_exception_at_the_end_is_found(log, exception):
     ],
 )
 def test_a_program_that_went_on_ended_with_no_exception(log):
-    assert raised_at_end(log) is None
+    assert exception_at_end(log) is None
