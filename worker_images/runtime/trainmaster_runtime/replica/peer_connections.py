@@ -105,16 +105,16 @@ class PeerConnections:
     def _warn(self, what: str) -> None:
         missing = sorted(self._missing, key=lambda name: (_role(name), int(name.rpartition("-")[2])))
         if self._is_any_enough or len(missing) >= min(self._count - 1, _HOSTS):
-            who, alone = "another one", "the %d replicas train alone, each" % self._count
+            others, alone = "another one", "the %d replicas train alone, each" % self._count
         else:
-            who = ", ".join(missing[:_NAMES])
+            others = ", ".join(missing[:_NAMES])
             if len(missing) > _NAMES:
-                who += " and %d more" % (len(missing) - _NAMES)
+                others += " and %d more" % (len(missing) - _NAMES)
             alone = "%d of the %d replicas train apart from it, on" % (len(missing), self._count)
         sentence = (
             "%s-%d %s: %s a model of its own, unless the program is meant so. Start it with a launcher, or let it read "
             "RANK and WORLD_SIZE; for independent replicas set `launcher: none`."
-            % (self._order.role, self._order.index, what % who, alone)
+            % (self._order.role, self._order.index, what % others, alone)
         )
         self._log.say("WARNING: " + sentence)
         report({"TRAINMASTER_REPORT_FILE": self._report_path}, KIND, sentence)
