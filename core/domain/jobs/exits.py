@@ -131,8 +131,11 @@ _NO_SERVER: Final = (
     "the server's file is not there; put it into the model's folder and deploy with the command "
     "`python $AIP_STORAGE_URI/FILE`, or name its whole path"
 )
-# Messages of torch without a GPU; a script may also catch and print them.
-_NO_GPU: Final = r"[Nn]o CUDA GPUs are available|Torch not compiled with CUDA enabled|Found no NVIDIA driver"
+# Messages of torch and of scripts without a GPU; a script may also catch and print those of torch.
+_NO_GPU: Final = (
+    r"[Nn]o CUDA GPUs are available|Torch not compiled with CUDA enabled|Found no NVIDIA driver"
+    r"|Cannot access accelerator device when none is available|\b[Nn]o (?:CUDA )?GPUs? found"
+)
 # The first matching rule counts. The matching line is quoted before the hint.
 _RULES: Final = (
     _rule(
@@ -203,7 +206,13 @@ _RULES: Final = (
         r"|^AttributeError: module 'tensorflow(?:\.[\w.]+)?' has no attribute '(?:placeholder|Session"
         r"|InteractiveSession|contrib|app|flags|logging|ConfigProto|GPUOptions|get_variable|variable_scope"
         r"|get_default_graph|reset_default_graph|global_variables_initializer|set_random_seed|layers|gfile"
-        r"|truncated_normal|random_uniform|log|to_float|to_int32"
+        r"|truncated_normal|random_(?:uniform|normal|shuffle|crop)|multinomial|log|arg_max|arg_min|mod|div|ceil"
+        r"|matrix_(?:inverse|determinant|solve|triangular_solve|transpose|diag|diag_part|set_diag|band_part)|diag"
+        r"|cholesky|svd|self_adjoint_eig|is_(?:nan|inf|finite)|to_(?:float|double|bfloat16|int32|int64)|py_func"
+        r"|assign|assign_add|assign_sub|get_collection|add_to_collection|GraphKeys|global_variables"
+        r"|trainable_variables|local_variables_initializer|initialize_all_variables|tables_initializer"
+        r"|sparse_placeholder|sparse_to_dense|read_file|decode_raw|parse_(?:single_)?example|FixedLenFeature"
+        r"|python_io|FileWriter|merge_all"
         r"|(?:Adam|Adagrad|RMSProp|Momentum|GradientDescent)Optimizer|Saver|Server"
         r"|MonitoredTrainingSession|SyncReplicasOptimizer|replica_device_setter|get_or_create_global_step)'"
         r"|^RuntimeError: (?:tf\.placeholder\(\) is not compatible with eager execution|The Session graph is empty)",
