@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import Path, Query, Request, Response
 from sqlalchemy import select
-from trainmaster.spec.fields import NAME_PATTERN
+from trainmaster.spec.fields import DISPLAY_NAME_PATTERN
 from trainmaster.wire.base import Page
 from trainmaster.wire.jobs import JobDetail
 from trainmaster.wire.serving import (
@@ -38,10 +38,13 @@ router = new_router("endpoints")
 _PROJECT = "/projects/{project}/endpoints"
 _ENDPOINT = f"{_PROJECT}/{{endpoint}}"
 _DEPLOYED = f"{_ENDPOINT}/deployments/{{deployment}}"
-DeploymentName = Annotated[str, Path(description="The deployed model's name.", pattern=NAME_PATTERN)]
+DeploymentName = Annotated[str, Path(description="The deployed model's name.", pattern=DISPLAY_NAME_PATTERN)]
 DeploymentQuery = Annotated[
     str | None,
-    Query(pattern=NAME_PATTERN, description="Send the request to this deployed model; unstated: by the traffic split."),
+    Query(
+        pattern=DISPLAY_NAME_PATTERN,
+        description="Send the request to this deployed model; unstated: by the traffic split.",
+    ),
 ]
 
 

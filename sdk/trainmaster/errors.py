@@ -292,6 +292,7 @@ EXCEPTION_BY_CODE: Final[Mapping[str, type[TrainmasterError]]] = {
             RequestTooSlow,
             RangeNotSatisfiable,
             ClientTooOld,
+            TooManyRequests,
             InsufficientStorage,
             Unavailable,
             ModelUnreachable,

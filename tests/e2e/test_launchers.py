@@ -29,6 +29,22 @@ shift 2
 OMPI_COMM_WORLD_RANK=1 "$@" && wait $first
 """
 
+# Rank 1 connects to rank 0, rank 2 to itself.
+APART = """
+import os, socket, time
+rank, port = int(os.environ["RANK"]), int(os.environ["MASTER_PORT"])
+server = socket.create_server(("127.0.0.1", port if rank == 0 else 0))
+if rank == 0:
+    accepted = server.accept()
+while rank:
+    try:
+        client = socket.create_connection(("127.0.0.1", port) if rank == 1 else server.getsockname())
+        break
+    except OSError:
+        time.sleep(0.1)
+time.sleep(8)
+"""
+
 
 @pytest.fixture
 def two(platform: Any, tmp_path: Path) -> Any:
@@ -72,3 +88,12 @@ def test_replicas_that_never_connect_are_a_warning(platform: Any, two: Any) -> N
     events = platform.cli("events", "strangers").stdout
     assert "train.not_connected" in events
     assert f"Warning {sentence}" in " ".join(platform.cli("show", "strangers").stdout.split())
+
+
+def test_a_replica_that_trains_apart_from_the_others_is_named(platform: Any, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(APART)
+    words = ("run", "--workers", "3", "--name", "apart", "--max-restarts", "0", "--", "python", "train.py")
+    done = platform.cli(*words, cwd=tmp_path, timeout=240)
+    assert done.returncode == 0, done.stdout + done.stderr
+    sentence = "worker-0 ended and has never connected to worker-2: 1 of the 3 replicas train apart from it"
+    assert f"WARNING: {sentence}" in done.stdout

@@ -32,7 +32,10 @@ _MODULES: Final = frozenset(
         "accelerate.commands.launch",
         "deepspeed.launcher.runner",
         "horovod.runner.launch",
+        "composer.cli",
         "composer.cli.launcher",
+        "lightning.fabric.cli",
+        "lightning_fabric.cli",
     }
 )
 # The runtime replaces these when PATH resolves their name: their processes are started like any others. Called by a

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
-from core.domain.jobs import machine_faults
+from core.domain.jobs import machine_faults, tracebacks
 from core.domain.jobs.machine_faults import MachineFault
 
 
@@ -131,8 +131,11 @@ _NO_SERVER: Final = (
     "the server's file is not there; put it into the model's folder and deploy with the command "
     "`python $AIP_STORAGE_URI/FILE`, or name its whole path"
 )
-# Messages of torch without a GPU; a script may also catch and print them.
-_NO_GPU: Final = r"[Nn]o CUDA GPUs are available|Torch not compiled with CUDA enabled|Found no NVIDIA driver"
+# Messages of torch and of scripts without a GPU; a script may also catch and print those of torch.
+_NO_GPU: Final = (
+    r"[Nn]o CUDA GPUs are available|Torch not compiled with CUDA enabled|Found no NVIDIA driver"
+    r"|Cannot access accelerator device when none is available|\b[Nn]o (?:CUDA )?GPUs? found"
+)
 # The first matching rule counts. The matching line is quoted before the hint.
 _RULES: Final = (
     _rule(
@@ -203,7 +206,13 @@ _RULES: Final = (
         r"|^AttributeError: module 'tensorflow(?:\.[\w.]+)?' has no attribute '(?:placeholder|Session"
         r"|InteractiveSession|contrib|app|flags|logging|ConfigProto|GPUOptions|get_variable|variable_scope"
         r"|get_default_graph|reset_default_graph|global_variables_initializer|set_random_seed|layers|gfile"
-        r"|truncated_normal|random_uniform|log|to_float|to_int32"
+        r"|truncated_normal|random_(?:uniform|normal|shuffle|crop)|multinomial|log|arg_max|arg_min|mod|div|ceil"
+        r"|matrix_(?:inverse|determinant|solve|triangular_solve|transpose|diag|diag_part|set_diag|band_part)|diag"
+        r"|cholesky|svd|self_adjoint_eig|is_(?:nan|inf|finite)|to_(?:float|double|bfloat16|int32|int64)|py_func"
+        r"|assign|assign_add|assign_sub|get_collection|add_to_collection|GraphKeys|global_variables"
+        r"|trainable_variables|local_variables_initializer|initialize_all_variables|tables_initializer"
+        r"|sparse_placeholder|sparse_to_dense|read_file|decode_raw|parse_(?:single_)?example|FixedLenFeature"
+        r"|python_io|FileWriter|merge_all"
         r"|(?:Adam|Adagrad|RMSProp|Momentum|GradientDescent)Optimizer|Saver|Server"
         r"|MonitoredTrainingSession|SyncReplicasOptimizer|replica_device_setter|get_or_create_global_step)'"
         r"|^RuntimeError: (?:tf\.placeholder\(\) is not compatible with eager execution|The Session graph is empty)",
@@ -322,15 +331,7 @@ _RULES: Final = (
     _rule(r"^PermissionError\b", ExitKind.USER_ERROR, "the user that the job runs as may not do this; see its log"),
 )
 
-# Line prefixes of runtimes and engines: the log's time, the rank, torchrun's own rank.
-_PREFIX: Final = re.compile(r"^(?:\d{4}-\d\d-\d\dT[\d:.]+Z ?)?(?:\[rank ?\d+\]:? ?)*")
-# The last line of a Python traceback, by naming convention; the message is optional.
-_EXCEPTION: Final = re.compile(
-    r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Failure|Timeout|Warning|Iteration|NotFound)\b"
-    r"(?::\s.*)?$"
-)
 _QUOTE_CHARS: Final = 300
-_RUNTIME: Final = "trainmaster: "  # how the runtime begins its lines in a log
 
 _SIGNAL_HINTS: Final = {
     signal.SIGKILL: (
@@ -425,8 +426,9 @@ def success_note(facts: ExitFacts) -> str:
     line = next((line for line in facts.log_tail.splitlines() if re.search(_NO_GPU, line)), None)
     if line is None:
         return ""
+    quote = _quote(tracebacks.PREFIX.sub("", line).strip())
     return (
-        f" Warning: {facts.replica} ran without a GPU: {_quote(_PREFIX.sub('', line).strip())} – request GPUs "
+        f" Warning: {facts.replica} ran without a GPU: {quote} – request GPUs "
         f"(`--gpus`, roles.{facts.role}.resources.gpus), and install a framework with CUDA where the job runs."
     )
 
@@ -451,10 +453,10 @@ def _fault_of(facts: ExitFacts) -> MachineFault | None:
 
 
 def _from_log(facts: ExitFacts) -> ExitVerdict:
-    lines = [_PREFIX.sub("", line).rstrip() for line in facts.log_tail.splitlines()]
+    lines = [tracebacks.PREFIX.sub("", line).rstrip() for line in facts.log_tail.splitlines()]
     # The runtime's own lines describe its reaction to the end, not the cause.
-    lines = [line for line in lines if line and not line.startswith(_RUNTIME)]
-    exception = next((line for line in reversed(lines) if _EXCEPTION.match(line)), None)
+    lines = [line for line in lines if line and not line.startswith(tracebacks.RUNTIME)]
+    exception = next((line for line in reversed(lines) if tracebacks.EXCEPTION.match(line)), None)
     ending = _ending(facts)
     # The exception is the best evidence; other lines count only if it matches no rule.
     for candidates in ((exception,) if exception else (), tuple(reversed(lines))):

@@ -59,7 +59,7 @@ def replica_job(
         args = [*_reading(spec.framework, spec.model_file, trust_code=spec.trust_code), *args]
         args += ["--host", "0.0.0.0" if is_container else "127.0.0.1"]  # noqa: S104 (of the container)
     return {
-        "name": f"{endpoint}-{deployment}"[:_NAME].rstrip("-"),
+        "name": f"{endpoint}-{deployment}"[:_NAME].rstrip("._-"),
         "project": project,
         "contract": "serving",
         **_stated(image=spec.image or spec.server_image, command=command),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from datetime import timedelta
 from typing import Final
@@ -12,6 +11,7 @@ from trainmaster.spec import RestartPolicy
 from core.domain.jobs.exits import ExitCause, ExitFacts, ExitKind, classify
 from core.domain.jobs.lifecycle import ReplicaEvent
 from core.domain.jobs.states import AttemptState, DesiredState, ReplicaState
+from core.domain.jobs.tracebacks import exception_at_end
 from scheduler.control.attempts.attempt_snapshot import EVALUATOR, GangMember, StopCause
 from scheduler.control.attempts.backoff import restart_delay
 from scheduler.control.attempts.decision_draft import DecisionDraft
@@ -29,10 +29,6 @@ DEADLINE_SLACK: Final = timedelta(seconds=15)
 START_PATIENCE: Final = timedelta(minutes=10)
 # Ranks of a world end within seconds of each other; a gang that waits for a dead process is ended within a minute.
 HIDDEN_FAILURE_WAIT: Final = timedelta(seconds=30)
-# The last line of a Python traceback, perhaps behind its rank.
-_EXCEPTION: Final = re.compile(
-    r"(?:\[rank ?\d+\]:? ?)?(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt)(?::\s.*)?$"
-)
 # The place is gone, so the replica cannot start there again: the whole gang is placed again.
 _NODE_LOST: Final = frozenset({ExitCause.NODE_LOST, ExitCause.EVICTED, ExitCause.ENGINE_REFUSED})
 
@@ -121,29 +117,21 @@ def _decide_hidden_failures(draft: DecisionDraft) -> None:
         return
     deciders = [m for m in draft.world_members() if m.role in draft.rules.deciders]
     for member in deciders:
-        error = _last_error(member) if member.state is ReplicaState.SUCCEEDED else None
-        if error is None or member.ended_at is None:
+        if member.state is not ReplicaState.SUCCEEDED or member.exit is None or member.ended_at is None:
+            continue
+        error = exception_at_end(member.exit.log_tail)
+        if error is None:
             continue
         due = member.ended_at + HIDDEN_FAILURE_WAIT
         if due > draft.now:
             draft.recheck_times.append(due)
             continue
         sentence = (
-            f"{member.name} ended with exit code 0, but its last lines are a traceback ({error}), and the others wait "
-            "for it; let the command end with the program's exit code, such as by `set -e -o pipefail`."
+            f"{member.name} ended with exit code 0, but its last lines are a traceback ({error[:200]}), and the others "
+            "wait for it; let the command end with the program's exit code, such as by `set -e -o pipefail`."
         )
         draft.request_stop(StopCause.REFUSED, sentence, is_final=True)
         return
-
-
-def _last_error(member: GangMember) -> str | None:
-    """The exception whose traceback ends the replica's log."""
-    tail = "" if member.exit is None else member.exit.log_tail
-    lines = [line for line in tail.splitlines() if line.strip() and not line.startswith("trainmaster: ")]
-    if not lines or "Traceback (most recent call last)" not in tail:
-        return None
-    found = _EXCEPTION.match(lines[-1])
-    return None if found is None else found[0][:200]
 
 
 def _decide_loss(draft: DecisionDraft, exit_: ExitFacts) -> None:

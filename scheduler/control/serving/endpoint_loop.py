@@ -203,7 +203,7 @@ class EndpointPass:
         for _ in range(min(steps.start, _MAX_STARTS)):
             job_id = self.control.make_id("job")
             # Distinct names: messages about a job, such as those of jobs that wait for its place, contain its name.
-            spec = whole.model_copy(update={"name": f"{whole.name[:_NAME].rstrip('-')}-{job_id[-_TAIL:]}"})
+            spec = whole.model_copy(update={"name": f"{whole.name[:_NAME].rstrip('._-')}-{job_id[-_TAIL:]}"})
             order = JobSubmission(
                 id=job_id, spec=spec, project_id=self.facts.project_id, project=self.facts.project,
                 user_id=facts.user_ids[number], output_volume=self.control.default_volume,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from trainmaster.spec.enums import (
@@ -18,7 +18,7 @@ from trainmaster.spec.enums import (
 )
 from trainmaster.spec.errors import Path, Violation
 from trainmaster.spec.fields import MAX_ARGUMENT_BYTES, RESERVED_ENV_PREFIX
-from trainmaster.spec.model import JobSpec
+from trainmaster.spec.model import JobSpec, RoleSpec
 
 # Linux's default limit for arguments and environment together is 2 MiB (a quarter of the stack limit of 8 MiB); the
 # platform's own variables need a part of it.
@@ -297,15 +297,29 @@ def _is_inside(path: str, folder: str) -> bool:
     return path.startswith(f"{folder}/")
 
 
-# Options of launchers that say how large the world is; the number may follow behind a blank or an equals sign.
+# Options of launchers that say how large the world is; the number may follow behind a blank or an equals sign. Behind a
+# script's name stand its own options.
+_OPTIONS: Final = r"(?:(?!\.py\b)[^;&|\n])*?\s"
 _MACHINES: Final = re.compile(r"--(?P<option>nnodes|num[_-](?:machines|nodes)|min-nodes)[ =](?P<number>\d+)\b")
 _PROCESSES: Final = re.compile(
-    r"\b(?:mpirun|mpiexec|horovodrun|perseusrun)\b[^;&|\n]*?\s(?P<option>-np?|--num-proc)[ =](?P<number>\d+)\b"
+    rf"\b(?P<launcher>mpirun|mpiexec|horovodrun|perseusrun)\b{_OPTIONS}"
+    r"(?P<option>-np?|--np?|--num-proc)[ =](?P<number>\d+)\b"
 )
 _SHARED: Final = re.compile(
-    r"\baccelerate\s+launch\b[^;&|\n]*?\s--(?P<option>num[_-]process(?:es)?)[ =](?P<number>\d+)\b"
+    rf"\baccelerate(?:\s+launch|-launch|\.commands\.launch|\.commands\.accelerate_cli\s+launch)\b{_OPTIONS}"
+    r"(?P<option>--num[_-]process(?:es)?)[ =](?P<number>\d+)\b"
 )
-_PER_MACHINE: Final = re.compile(r"--(?P<option>nproc[_-]per[_-]node)[ =](?P<number>\d+)\b")
+_PER_MACHINE: Final = tuple(
+    re.compile(rf"{launcher}(?P<option>{option})[ =](?P<number>\d+)\b(?!,)")
+    for launcher, option in (
+        ("", "--nproc[_-]per[_-]node"),
+        (rf"\bdeepspeed(?:\.launcher\.runner)?{_OPTIONS}", "--num[_-](?:gpus|accelerators)"),
+        (rf"\b(?:(?:fabric|lightning)\s+run|lightning[._]fabric\.cli)\b{_OPTIONS}", "--devices"),
+        (rf"\bcomposer(?:\.cli(?:\.launcher)?)?{_OPTIONS}", "-n|--nproc"),
+    )
+)
+# The number of processes is then a range, or MPI may start more than there are slots, or several programs.
+_NOT_COMPARED: Final = re.compile(r"\s(?:--(?:min|max)-(?:np|num-proc)\b|--?oversubscribe\b|:\s)")
 
 
 def gang_warnings(spec: JobSpec) -> Iterator[str]:
@@ -317,29 +331,25 @@ def gang_warnings(spec: JobSpec) -> Iterator[str]:
         return
     ranked = [name for name in ("chief", "worker") if name in spec.roles]
     roles = [spec.roles[name] for name in ranked]
-    replicas = sum(role.replicas for role in roles)
-    least = sum(role.min_replicas or role.replicas for role in roles)
     commands = {role.command if role.command is not None else spec.command for role in roles}
     for command in commands:
         text = command if isinstance(command, str) else " ".join(command or ())
-        yield from _contradictions(text, replicas, least)
-        devices = [role.resources.device_count for role in roles]
-        found = _PER_MACHINE.search(text)
-        if found and devices and 0 < max(devices) < int(found["number"]):
-            yield (
-                f"the command starts {found['number']} processes on each replica (--{found['option']}), and a replica "
-                f"has {max(devices)} GPUs: write --{found['option']} {max(devices)}, or raise `gpus`."
-            )
-        found = _SHARED.search(text)
-        number = int(found["number"]) if found else 0
-        if found and number % max(1, replicas) and number != max((*devices, 1)):
-            yield (
-                f"the command starts {number} processes in all (--{found['option']}), which {replicas} replicas cannot "
-                f"share equally: write a multiple of {replicas}, or change `workers`."
-            )
+        yield from _machine_warnings(text, roles)
+        yield from _process_warnings(text, roles)
+        yield from _shared_warnings(text, roles)
+        devices = max((role.resources.device_count for role in roles), default=0)
+        for pattern in _PER_MACHINE:
+            found = pattern.search(text)
+            if found and 0 < devices < int(found["number"]):
+                yield (
+                    f"the command starts {found['number']} processes on each replica ({found['option']}), and a "
+                    f"replica has {devices} GPUs: write {found['option']} {devices}, or raise `gpus`."
+                )
 
 
-def _contradictions(text: str, replicas: int, least: int) -> Iterator[str]:
+def _machine_warnings(text: str, roles: Sequence[RoleSpec]) -> Iterator[str]:
+    replicas = sum(role.replicas for role in roles)
+    least = sum(role.min_replicas or role.replicas for role in roles)
     found = _MACHINES.search(text)
     number = int(found["number"]) if found else 1
     if found and number > 1 and not least <= number <= replicas:
@@ -347,9 +357,44 @@ def _contradictions(text: str, replicas: int, least: int) -> Iterator[str]:
             f"the command is for {number} machines (--{found['option']}), and the job has {replicas} replicas with "
             f"ranks: set `workers: {number}`, or leave the option out."
         )
+
+
+def _process_warnings(text: str, roles: Sequence[RoleSpec]) -> Iterator[str]:
+    """Of launchers that start so many processes as the gang has, or none."""
     found = _PROCESSES.search(text)
-    if found and int(found["number"]) < replicas:
+    if found is None or _NOT_COMPARED.search(text):
+        return
+    replicas = sum(role.replicas for role in roles)
+    world = sum(role.replicas * role.process_count for role in roles)
+    least = sum((role.min_replicas or role.replicas) * role.process_count for role in roles)
+    # The image's own program in a world of one process, and MPI's in a single replica, take any number.
+    is_own = world == 1 or (replicas == 1 and found["launcher"] in ("mpirun", "mpiexec"))
+    if not is_own and not least <= int(found["number"]) <= world:
+        counts = {role.process_count for role in roles}
+        each = f" of {counts.pop()} processes each" if len(counts) == 1 else f" of {world} processes"
         yield (
             f"the command starts {found['number']} processes in all ({found['option']}), and the job has {replicas} "
-            f"replicas: write {found['option']} {replicas} or more, or set `workers: {found['number']}`."
+            f"replicas{each}: write {found['option']} {world}, or change `workers`, `gpus` or `processes_per_replica`."
+        )
+
+
+def _shared_warnings(text: str, roles: Sequence[RoleSpec]) -> Iterator[str]:
+    found = _SHARED.search(text)
+    if found is None:
+        return
+    number, option = int(found["number"]), found["option"]
+    replicas = sum(role.replicas for role in roles)
+    devices = [role.resources.device_count for role in roles]
+    total = sum(role.replicas * role.resources.device_count for role in roles)
+    if number == max((*devices, 1)):  # of each replica
+        return
+    if number % max(1, replicas):
+        yield (
+            f"the command starts {number} processes in all ({option}), which {replicas} replicas cannot share equally: "
+            f"write a multiple of {replicas}, or change `workers`."
+        )
+    elif 0 < total < number:
+        yield (
+            f"the command starts {number} processes in all ({option}), and the job has {total} GPUs: write {option} "
+            f"{total}, or change `workers` or `gpus`."
         )

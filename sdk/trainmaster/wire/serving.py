@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 
 from pydantic import Field
 
-from trainmaster.spec.fields import DISPLAY_NAME_PATTERN, NAME_PATTERN
+from trainmaster.spec.fields import DISPLAY_NAME_PATTERN
 from trainmaster.wire.base import WireModel, WireRequest
 
 Framework = Literal["auto", "torch", "sklearn", "tensorflow", "xgboost"]
@@ -76,7 +76,9 @@ class ServingSpec(WireModel):
 
 class EndpointCreate(WireRequest):
     name: str = Field(
-        pattern=NAME_PATTERN, description="Lower-case letters, digits and hyphens; unique in the project."
+        pattern=DISPLAY_NAME_PATTERN,
+        description="At most 63 letters, digits, '.', '_' and '-', with a letter or digit at both ends; unique in the "
+        "project.",
     )
     description: str = Field(default="", max_length=1000)
 
@@ -88,7 +90,7 @@ class DeployRequest(WireRequest):
     deployment has any.
     """
 
-    deployment: str = Field(default="default", pattern=NAME_PATTERN, description="Name of the deployment.")
+    deployment: str = Field(default="default", pattern=DISPLAY_NAME_PATTERN, description="Name of the deployment.")
     model: str = _Model
     framework: Framework = _Framework
     trust_code: bool = _Trust

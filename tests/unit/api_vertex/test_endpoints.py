@@ -108,15 +108,16 @@ def test_an_endpoint_is_made_found_listed_changed_and_deleted(client: TestClient
     assert house.shown()["displayName"] == "My endpoint"
     assert (house.shown()["labels"], house.shown()["deployedModels"]) == ({"team": "x"}, [])
     assert client.get(f"{PARENT}/endpoints/second").json()["name"] == other["name"]
-    client.post("/api/v1/projects/default/endpoints", json={"name": "ours"})
+    client.post("/api/v1/projects/default/endpoints", json={"name": "Ours_v1.2"})
+    assert client.get(f"{PARENT}/endpoints/Ours_v1.2").json()["displayName"] == "Ours_v1.2"
     listed = client.get(f'{PARENT}/endpoints?filter=display_name="My endpoint"').json()["endpoints"]
     assert [one["name"] for one in listed] == [other["name"], house.name]
     first = client.get(f"{PARENT}/endpoints?pageSize=2").json()
     rest = client.get(f"{PARENT}/endpoints?pageSize=2&pageToken={first['nextPageToken']}").json()
-    assert [one["displayName"] for one in first["endpoints"] + rest["endpoints"]].count("ours") == 1
+    assert [one["displayName"] for one in first["endpoints"] + rest["endpoints"]].count("Ours_v1.2") == 1
     assert "nextPageToken" not in rest
     elsewhere = PARENT.replace("us-central1", "europe-west4")
-    assert [one["displayName"] for one in client.get(f"{elsewhere}/endpoints").json()["endpoints"]] == ["ours"]
+    assert [one["displayName"] for one in client.get(f"{elsewhere}/endpoints").json()["endpoints"]] == ["Ours_v1.2"]
     assert client.get(f"/v1/{house.name}".replace("us-central1", "europe-west4")).status_code == 404
     changed = client.patch(
         f"/v1/{house.name}?updateMask=displayName,labels,description",

@@ -479,13 +479,17 @@ def test_a_traceback_behind_exit_code_0_ends_a_gang_that_waits_for_it():
     assert decision.stop.is_final
 
 
+def test_a_line_that_the_shell_prints_behind_a_traceback_hides_it_not():
+    assert "(KeyError: 512)" in _after_a_success(f"{TRACEBACK}\ndone", HIDDEN_FAILURE_WAIT).stop.sentence
+
+
 def test_a_gang_gets_a_while_to_end_after_a_traceback_behind_exit_code_0():
     decision = _after_a_success(TRACEBACK, HIDDEN_FAILURE_WAIT / 2)
     assert decision.stop is None
     assert NOW < decision.recheck_at <= NOW + HIDDEN_FAILURE_WAIT
 
 
-@pytest.mark.parametrize("log", ["epoch 1", TRACEBACK + "\ngoes on without it", "KeyError: 512"])
+@pytest.mark.parametrize("log", ["epoch 1", TRACEBACK + 12 * "\ngoes on without it", "KeyError: 512"])
 def test_a_success_that_ends_with_no_traceback_lets_the_others_run(log):
     assert _after_a_success(log, 10 * HIDDEN_FAILURE_WAIT).stop is None
 

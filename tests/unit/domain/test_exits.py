@@ -41,6 +41,9 @@ def test_a_success_without_the_gpu_that_the_program_looked_for_is_a_warning():
         "worker-0 finished. Warning: worker-0 ran without a GPU: No CUDA GPUs are available, using the CPU – request "
         "GPUs (`--gpus`, roles.worker.resources.gpus)"
     )
+    for line in ("No CUDA GPUs found, falling back to CPU", "WARNING: No GPU found. Training on the CPU."):
+        assert f"Warning: worker-0 ran without a GPU: {line} – request" in classify(end(line, code=0)).sentence
+    assert classify(end("No GPU/TPU found, falling back to CPU.", code=0)).sentence == "worker-0 finished."  # JAX
     # TensorFlow writes such lines in each run without a GPU, also where none is wanted.
     log = "failed call to cuInit: CUDA_ERROR_NO_DEVICE: no CUDA-capable device is detected"
     assert classify(end(log, code=0)).sentence == "worker-0 finished."
@@ -52,6 +55,8 @@ def test_a_success_without_the_gpu_that_the_program_looked_for_is_a_warning():
     [
         "AssertionError: Torch not compiled with CUDA enabled",
         "RuntimeError: No CUDA GPUs are available",
+        "RuntimeError: Cannot access accelerator device when none is available.",
+        "RuntimeError: No GPU found, this benchmark needs one",
         "RuntimeError: Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU",
         "torch.AcceleratorError: CUDA error: no CUDA-capable device is detected",
         "RuntimeError: Attempting to deserialize object on CUDA but torch.cuda.is_available() is False.",
@@ -134,6 +139,8 @@ def test_a_script_for_keras_2_under_keras_3_is_reported():
             (TRACEBACK.format(line=line), 1, "TensorFlow 1, and TensorFlow 2 is installed")
             for line in (
                 "AttributeError: module 'tensorflow' has no attribute 'placeholder'",
+                "AttributeError: module 'tensorflow' has no attribute 'matrix_inverse'. Did you mean: 'linalg'?",
+                "AttributeError: module 'tensorflow' has no attribute 'arg_max'. Did you mean: 'argmax'?",
                 "AttributeError: module 'tensorflow' has no attribute 'Session'. Did you mean: 'version'?",
                 "AttributeError: module 'tensorflow' has no attribute 'contrib'",
                 "AttributeError: module 'tensorflow' has no attribute 'app'",

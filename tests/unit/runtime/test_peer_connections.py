@@ -10,18 +10,27 @@ import pytest
 from trainmaster_runtime.process import procfs
 from trainmaster_runtime.replica.peer_connections import KIND, WARN_S, PeerConnections
 
-# Connects to the port that it is given, and stays until its stdin ends.
-_CONNECTS = "import socket, sys; c = socket.create_connection(('127.0.0.1', int(sys.argv[1]))); print(); input()"
+# Connects to the port that it is given, or to an own one, and stays until its stdin ends.
+_CONNECTS = (
+    "import socket, sys; s = socket.create_server(('127.0.0.1', 0)); "
+    "port = int(sys.argv[1]) or s.getsockname()[1]; "
+    "c = socket.create_connection(('127.0.0.1', port)); print(port, flush=True); input()"
+)
+# Accepts connections until its stdin ends; it is no child of the tests, as another replica is none of this one.
+_ACCEPTS = (
+    "import socket, threading; s = socket.create_server(('127.0.0.1', 0)); accepted = []; "
+    "threading.Thread(target=lambda: [accepted.append(s.accept()) for _ in range(9)], daemon=True).start(); "
+    "print(s.getsockname()[1], flush=True); input()"
+)
+_ORPHANED = 'exec 3<&0; "$0" -c "$1" <&3 &'
 
 
 @pytest.fixture
 def watch(tmp_path):
     """``watch(**env)``: of rank 0 in a gang of two on this machine; ``.sentences`` are the log's."""
 
-    def watch(**env):
-        order = SimpleNamespace(
-            role="worker", index=0, peer_hosts=["127.0.0.1"], attempt_id="att-1", mark="att-1/worker-0.1"
-        )
+    def watch(world=None, **env):
+        order = SimpleNamespace(role="worker", index=0, attempt_id="att-1", mark="att-1/worker-0.1", world=world)
         report = tmp_path / "report.jsonl"
         report.touch()
         sentences = []
@@ -34,29 +43,40 @@ def watch(tmp_path):
 
 
 @pytest.fixture
-def connected():
-    """``connected(mark)``: a process with that mark connects to a port of this one; returns the port."""
-    stack = []
+def connect():
+    """``connect(port) -> (process, port)``: a process of this replica connects to the port, or to itself for 0."""
+    processes = []
 
-    def connected(mark):
-        listener = socket.create_server(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
-        process = subprocess.Popen(
-            [sys.executable, "-c", _CONNECTS, str(port)],
+    def connect(port):
+        command = [sys.executable, "-c", _CONNECTS, str(port)]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        processes.append(process)
+        return process, int(process.stdout.readline())
+
+    yield connect
+    for process in processes:
+        if process.poll() is None:
+            process.communicate(b"\n")
+
+
+@pytest.fixture
+def replica():
+    """``replica(mark) -> port``: of a process with that mark, which accepts connections."""
+    shells = []
+
+    def replica(mark):
+        shell = subprocess.Popen(
+            ["/bin/sh", "-c", _ORPHANED, sys.executable, _ACCEPTS],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={procfs.MARK_VARIABLE: mark},
         )
-        accepted, _ = listener.accept()
-        assert process.stdout.readline()
-        stack.extend((process, accepted, listener))
-        return process, port
+        shells.append(shell)
+        return int(shell.stdout.readline())
 
-    yield connected
-    for process, accepted, listener in zip(stack[::3], stack[1::3], stack[2::3], strict=True):
-        process.communicate(b"\n")
-        accepted.close()
-        listener.close()
+    yield replica
+    for shell in shells:
+        shell.communicate(b"\n")
 
 
 def test_replicas_that_never_connect_are_warned_of_after_a_while_and_at_the_end(watch):
@@ -73,13 +93,64 @@ def test_replicas_that_never_connect_are_warned_of_after_a_while_and_at_the_end(
     assert [event["event"] for event in events] == [KIND, KIND]
 
 
-def test_a_port_of_the_gang_shows_a_connection(watch, connected):
-    _, port = connected("another/worker-0.1")
-    seen = watch(MASTER_PORT=str(port))
+def test_a_connection_to_a_process_of_another_replica_counts(watch, connect, replica):
+    connect(replica("att-1/worker-1.1"))
+    seen = watch()
     seen.peers.check(10.0)
     assert seen.peers.check_at is None
     seen.peers.finish(WARN_S)
     assert seen.sentences == []
+
+
+def test_a_connected_replica_hides_no_other(watch, connect, replica):
+    layout = {"roles": {"worker": [f"127.0.0.1:{port}" for port in range(1, 5)]}}
+    connect(replica("att-1/worker-2.1"))
+    seen = watch(PET_NNODES="4", TRAINMASTER_LAYOUT=json.dumps(layout))
+    seen.peers.check(10.0)
+    seen.peers.check(WARN_S + 10.0)
+    connect(replica("att-1/worker-3.1"))
+    seen.peers.check(WARN_S + 20.0)
+    seen.peers.finish(WARN_S + 30.0)
+    first, last = seen.sentences
+    assert "worker-0 has not connected to worker-1, worker-3 for 130 s: 2 of the 4 replicas train apart" in first
+    assert "worker-0 ended and has never connected to worker-1: 1 of the 4 replicas train apart" in last
+
+
+def test_a_connection_of_a_replica_to_itself_does_not_count(watch, connect):
+    process, port = connect(0)
+    seen = watch(MASTER_PORT=str(port))
+    seen.peers.check(10.0)
+    process.communicate(b"\n")  # the kernel lists its end still
+    seen.peers.finish(WARN_S)
+    assert len(seen.sentences) == 1
+
+
+def test_beside_parameter_servers_and_in_elastic_gangs_any_replica_is_enough(watch, connect, replica):
+    layout = {"roles": {"worker": ["127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"], "ps": ["127.0.0.1:4"]}}
+    connect(replica("att-1/ps-0.1"))
+    seen = watch(PET_NNODES="3", TRAINMASTER_LAYOUT=json.dumps(layout))
+    seen.peers.check(10.0)
+    assert seen.peers.check_at is None
+    connect(replica("att-1/worker-1.1"))
+    seen = watch(PET_NNODES="3", world=1)
+    seen.peers.check(10.0)
+    assert seen.peers.check_at is None
+
+
+def test_replicas_with_own_addresses_are_known_by_these_alone(watch, connect, monkeypatch):
+    layout = {"roles": {"worker": ["one.invalid:1", "two.invalid:1"]}}
+    addresses = {"one.invalid": "198.51.100.1", "two.invalid": "198.51.100.2"}
+    monkeypatch.setattr(
+        socket,
+        "getaddrinfo",
+        lambda host, *_, **__: [(0, 0, 0, "", (addresses.get(host, "198.51.100.1"), 0))],
+    )
+    process, port = connect(0)
+    process.communicate(b"\n")
+    seen = watch(MASTER_PORT=str(port), TRAINMASTER_LAYOUT=json.dumps(layout))
+    seen.peers.finish(WARN_S)
+    (sentence,) = seen.sentences
+    assert "the 2 replicas train alone" in sentence
 
 
 def test_a_connection_that_its_client_has_closed_shows_still(watch):
@@ -95,20 +166,20 @@ def test_a_connection_that_its_client_has_closed_shows_still(watch):
     assert seen.sentences == []
 
 
-def test_a_connection_to_a_process_of_another_job_does_not_count(watch, connected):
-    connected("att-2/worker-1.1")
-    seen = watch()
+def test_a_connection_to_a_process_of_another_job_does_not_count(watch, connect, replica):
+    port = replica("att-2/worker-1.1")
+    connect(port)
+    seen = watch(MASTER_PORT=str(port))
     seen.peers.check(10.0)
     assert seen.peers.check_at is not None
 
 
-def test_processes_of_an_attempt_are_found_without_the_own_replicas(connected):
-    process, _ = connected("att-1/worker-1.1")
-    other, _ = connected("att-1/worker-0.1")
+def test_processes_of_an_attempt_are_found_without_the_own_replicas(replica):
+    replica("att-1/worker-1.1")
+    replica("att-1/worker-0.1")
     found = procfs.of_attempt("att-1", "att-1/worker-0.1")
-    assert process.pid in found
-    assert other.pid not in found
-    assert procfs.socket_inodes([process.pid])
+    assert set(found.values()) == {"worker-1"}
+    assert procfs.socket_inodes(list(found))
 
 
 @pytest.mark.parametrize(

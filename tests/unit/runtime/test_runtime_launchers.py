@@ -151,6 +151,12 @@ ACCELERATE = (
             "lightning run model --devices 2 f.py",
             f"run model {FABRIC} --devices 2 f.py",
         ),
+        ("lightning.fabric.cli --devices=2 f.py run", f"{FABRIC} --devices=2 f.py run"),
+        ("lightning_fabric.cli f.py", f"{FABRIC} --devices=1 f.py"),
+        (
+            "composer.cli -n 2 c.py",
+            "--nproc=2 --world_size=4 --node_rank=1 --base_rank=2 --master_addr=worker-0 --master_port=29500 c.py",
+        ),
         (
             "composer -n 2 c.py -n 3",
             "--nproc=2 --world_size=4 --node_rank=1 --base_rank=2 --master_addr=worker-0 --master_port=29500 c.py -n 3",
@@ -172,6 +178,47 @@ def test_deepspeeds_part_for_a_machine_runs_without_ssh():
     assert done.args[1:] == (
         ["--node_rank=1", "--master_addr=worker-0", "--master_port=29500", "--module", "train", "--x"]
     )
+
+
+@pytest.mark.parametrize(
+    ("options", "own", "other"),
+    [
+        ("--include localhost:0,1", ["4", "5"], [0, 1]),
+        ("-i localhost:3,1,1", ["5", "7"], [1, 3]),
+        ("--include=localhost", ["4", "5", "6", "7"], [0, 1, 2, 3]),
+        ("--exclude=127.0.0.1:0", ["5", "6", "7"], [1, 2, 3]),
+        ("-e localhost:1,2", ["4", "7"], [0, 3]),
+        ("--num_gpus 2", ["4", "5"], [0, 1]),
+        ("", ["4", "5", "6", "7"], [0, 1, 2, 3]),
+    ],
+)
+def test_deepspeed_gives_its_processes_the_gpus_that_the_options_choose(options, own, other):
+    gang = {**GANG, "CUDA_VISIBLE_DEVICES": "4,5,6,7", "PET_NPROC_PER_NODE": "4"}
+    done = complete("deepspeed", [*options.split(), "train.py"], gang)
+    assert json.loads(base64.urlsafe_b64decode(done.args[0].partition("=")[2])) == {
+        "replica-0": other,
+        "replica-1": own,
+    }
+    assert f"--num_gpus={len(own)}" in done.added
+    assert done.args[-1] == "train.py"
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ("--include worker-0@worker-1:0,2", "each replica is the machine `localhost`"),
+        ("--include localhost:0,x", "such as `--include localhost:0,1`"),
+        ("--include localhost:0,4", "--include names GPU 4, and a replica has 4 GPUs"),
+        ("--exclude localhost", "--exclude localhost leaves no GPU"),
+        ("--include localhost:0 --exclude localhost:1", "only one can be given"),
+        ("--include localhost:0 --num_gpus 1", "only one can be given"),
+        ("--num_gpus 8", "--num_gpus is 8, and a replica has 4 GPUs"),
+    ],
+)
+def test_gpus_that_deepspeed_cannot_have_are_refused(options, sentence):
+    gang = {**GANG, "CUDA_VISIBLE_DEVICES": "4,5,6,7", "PET_NPROC_PER_NODE": "4"}
+    with pytest.raises(ValueError, match=sentence):
+        complete("deepspeed", [*options.split(), "train.py"], gang)
 
 
 @pytest.mark.parametrize(

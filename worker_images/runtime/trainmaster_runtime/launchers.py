@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 
 HOROVOD_NAMES = ("horovodrun", "perseusrun")
@@ -41,6 +42,8 @@ class Machines:
         self.processes = _number(env, "PET_NPROC_PER_NODE", 1)
         # In a replica without GPUs the variable is there and empty.
         self.has_gpus = env.get("CUDA_VISIBLE_DEVICES", "?") != ""
+        # Numbers or names of this replica's GPUs; empty: it has none, or all of its container.
+        self.gpus = [gpu for gpu in env.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]
 
     def is_address(self, host: str | None) -> bool:
         """Whether other machines may find rank 0 at ``host``."""
@@ -256,6 +259,7 @@ def _fabric(args: list[str], machines: Machines) -> Completed | None:
 
 
 _DEEPSPEED_PASSED = ("module", "no_python", "no_local_rank", "bind_cores_to_rank", "bind_core_list", "log_level")
+_OWN_HOSTS = ("localhost", "127.0.0.1")
 _DEEPSPEED_FLAGS = frozenset(
     word
     for line in (
@@ -276,10 +280,12 @@ def _deepspeed(args: list[str], machines: Machines) -> Completed | None:
         return None
     if options.has("no_ssh") and machines.is_address(options.value("master_addr")):
         return None
-    processes = options.count("num_gpus", "num_accelerators") or machines.processes
+    slots = _slots(options, machines)
     import base64
 
-    world = {"replica-%d" % number: list(range(processes)) for number in range(machines.count)}
+    # DeepSpeed makes of the own replica's list CUDA_VISIBLE_DEVICES, and only counts those of the others.
+    own = [machines.gpus[slot] for slot in slots] if machines.gpus else slots
+    world = {"replica-%d" % number: own if number == machines.rank else slots for number in range(machines.count)}
     encoded = base64.urlsafe_b64encode(json.dumps(world).encode()).decode()
     added = [
         "--node_rank=%d" % machines.rank,
@@ -287,10 +293,49 @@ def _deepspeed(args: list[str], machines: Machines) -> Completed | None:
         "--master_port=%s" % machines.port,
     ]
     passed = [word for name, _, words in options.words if name in _DEEPSPEED_PASSED for word in words]
-    shown = ["--no_ssh", "--num_nodes=%d" % machines.count, "--num_gpus=%d" % processes, *added]
+    shown = ["--no_ssh", "--num_nodes=%d" % machines.count, "--num_gpus=%d" % len(slots), *added]
     return Completed(
         ["--world_info=" + encoded, *added, *passed, *options.program], shown, module="deepspeed.launcher.launch"
     )
+
+
+def _slots(options: LauncherOptions, machines: Machines) -> list[int]:
+    """Positions of the GPUs that each replica's processes get, one each; without GPUs as many as there are processes.
+
+    https://www.deepspeed.ai/getting-started/#resource-configuration-multi-node
+    """
+    number = options.count("num_gpus", "num_accelerators")
+    chosen = [(name, options.value(*names)) for name, names in _CHOICES if options.has(*names)]
+    total = len(machines.gpus)
+    if number is not None and 0 < total < number:
+        raise ValueError("--num_gpus is %d, and a replica has %d GPUs: write less, or raise `gpus`." % (number, total))
+    if not chosen:
+        return list(range(number or machines.processes))
+    if len(chosen) > 1 or number is not None:
+        raise ValueError("of --include, --exclude and --num_gpus only one can be given.")
+    name, text = chosen[0]
+    host, colon, numbers = (text or "").partition(":")
+    if host not in _OWN_HOSTS or not re.fullmatch("[0-9]+(,[0-9]+)*", numbers if colon else "0"):
+        raise ValueError(
+            "%s is '%s', but each replica is the machine `localhost` to it: write the numbers of a replica's GPUs, "
+            "such as `%s localhost:0,1`." % (name, text, name)
+        )
+    all_slots = list(range(total or machines.processes))
+    named = sorted(set(map(int, numbers.split(",")))) if colon else all_slots
+    if 0 < total <= named[-1]:
+        raise ValueError(
+            "%s names GPU %d, and a replica has %d GPUs, from 0 on: write less, or raise `gpus`."
+            % (name, named[-1], total)
+        )
+    if name == "--include":
+        return named
+    left = [slot for slot in all_slots if slot not in named]
+    if not left:
+        raise ValueError("--exclude %s leaves no GPU of the replica's %d: name less." % (text, len(all_slots)))
+    return left
+
+
+_CHOICES = (("--include", ("include", "i")), ("--exclude", ("exclude", "e")))
 
 
 def _composer(args: list[str], machines: Machines) -> Completed | None:
@@ -331,6 +376,13 @@ def _behind_launch(args: list[str], machines: Machines) -> Completed | None:
     return completed
 
 
+def _behind_run(args: list[str], machines: Machines) -> Completed | None:
+    completed = _fabric(["run", *args], machines)
+    if completed is not None:
+        del completed.args[0]
+    return completed
+
+
 LAUNCHERS: dict[str, Callable[[list[str], Machines], Completed | None]] = {
     "torchrun": _torchrun,
     "torch.distributed.run": _torchrun,
@@ -341,9 +393,12 @@ LAUNCHERS: dict[str, Callable[[list[str], Machines], Completed | None]] = {
     "accelerate.commands.launch": _behind_launch,
     "fabric": _fabric,
     "lightning": _fabric,
+    "lightning.fabric.cli": _behind_run,
+    "lightning_fabric.cli": _behind_run,
     "deepspeed": _deepspeed,
     "deepspeed.launcher.runner": _deepspeed,
     "composer": _composer,
+    "composer.cli": _composer,
     "composer.cli.launcher": _composer,
     "colossalai": _colossalai,
 }
@@ -351,88 +406,6 @@ LAUNCHERS: dict[str, Callable[[list[str], Machines], Completed | None]] = {
 
 def _shown(env: Mapping[str, str]) -> list[str]:
     return ["%s=%s" % item for item in sorted(env.items())]
-
-
-# Options as horovodrun 0.28.1 has them. Those that mean something to the processes become Horovod's own variables.
-_PROGRAM = r"""#!/bin/sh
-name=${0##*/}
-refuse() { echo "$name: $1" >&2; exit 2; }
-# A world of one process has no ranks: Horovod's own program, if there is one, starts as many as it is asked for.
-if [ -z "$HOROVOD_SIZE" ] && [ "${PET_NNODES:-}" = 1 ]; then
-  IFS=:
-  for folder in $PATH; do
-    [ "$folder" = "${0%/*}" ] || [ ! -x "$folder/$name" ] || exec "$folder/$name" "$@"
-  done
-  unset IFS
-  HOROVOD_SIZE=1
-fi
-np= min= max=
-while [ $# -gt 0 ]; do
-  case $1 in
-    --) shift; break ;;
-    --?*=*) option=${1%%=*}; value=${1#*=}; shift; set -- "$option" "$value" "$@" ;;
-  esac
-  case $1 in
-    -v|--version) echo "$name: the platform's, for command lines of horovodrun 0.28"; exit 0 ;;
-    -cb|--check-build) echo "$name: the platform's; ask the program: hvd.gloo_built(), hvd.nccl_built()"; exit 0 ;;
-    -np|--num-proc|--min-np|--min-num-proc|--max-np|--max-num-proc|-H|--hosts|-hostfile|--hostfile|-p|--ssh-port|\
-    -i|--ssh-identity-file|--start-timeout|--network-interface|--network-interfaces|--output-filename|--config-file|\
-    --fusion-threshold-mb|--cycle-time-ms|--cache-capacity|--autotune-log-file|--autotune-warmup-samples|\
-    --autotune-steps-per-sample|--autotune-bayes-opt-max-samples|--autotune-gaussian-process-noise|--slots-per-host|\
-    --elastic-timeout|--reset-limit|--blacklist-cooldown-range|--timeline-filename|\
-    --stall-check-warning-time-seconds|--stall-check-shutdown-time-seconds|--mpi-args|--binding-args|\
-    --num-nccl-streams|--thread-affinity|--gloo-timeout-seconds|--log-level|--host-discovery-script|-x)
-      [ $# -ge 2 ] || refuse "$1 needs a value." ;;
-  esac
-  case $1 in
-    -np|--num-proc) np=$2; shift 2 ;;
-    --min-np|--min-num-proc) min=$2; shift 2 ;;
-    --max-np|--max-num-proc) max=$2; shift 2 ;;
-    -x) case $2 in *=*) export "$2" ;; esac; shift 2 ;;
-    --fusion-threshold-mb) export HOROVOD_FUSION_THRESHOLD=$(($2 * 1048576)); shift 2 ;;
-    --cycle-time-ms) export HOROVOD_CYCLE_TIME="$2"; shift 2 ;;
-    --cache-capacity) export HOROVOD_CACHE_CAPACITY="$2"; shift 2 ;;
-    --timeline-filename) export HOROVOD_TIMELINE="$2"; shift 2 ;;
-    --stall-check-warning-time-seconds) export HOROVOD_STALL_CHECK_TIME_SECONDS="$2"; shift 2 ;;
-    --stall-check-shutdown-time-seconds) export HOROVOD_STALL_SHUTDOWN_TIME_SECONDS="$2"; shift 2 ;;
-    --num-nccl-streams) export HOROVOD_NUM_NCCL_STREAMS="$2"; shift 2 ;;
-    --thread-affinity) export HOROVOD_THREAD_AFFINITY="$2"; shift 2 ;;
-    --gloo-timeout-seconds) export HOROVOD_GLOO_TIMEOUT_SECONDS="$2"; shift 2 ;;
-    --log-level) export HOROVOD_LOG_LEVEL="$2"; shift 2 ;;
-    --autotune-log-file) export HOROVOD_AUTOTUNE_LOG="$2"; shift 2 ;;
-    --autotune) export HOROVOD_AUTOTUNE=1; shift ;;
-    --no-stall-check) export HOROVOD_STALL_CHECK_DISABLE=1; shift ;;
-    --timeline-mark-cycles) export HOROVOD_TIMELINE_MARK_CYCLES=1; shift ;;
-    --hierarchical-allreduce) export HOROVOD_HIERARCHICAL_ALLREDUCE=1; shift ;;
-    --hierarchical-allgather) export HOROVOD_HIERARCHICAL_ALLGATHER=1; shift ;;
-    --blacklist-cooldown-range) [ $# -ge 3 ] || refuse "$1 needs two values."; shift 3 ;;
-    -H|--hosts|-hostfile|--hostfile|-p|--ssh-port|-i|--ssh-identity-file|--start-timeout|--network-interface|\
-    --network-interfaces|--output-filename|--config-file|--autotune-warmup-samples|--autotune-steps-per-sample|\
-    --autotune-bayes-opt-max-samples|--autotune-gaussian-process-noise|--slots-per-host|--elastic-timeout|\
-    --reset-limit|--mpi-args|--binding-args|--host-discovery-script) shift 2 ;;
-    --gloo|--verbose|--disable-cache|--no-autotune|--no-hierarchical-allreduce|--no-hierarchical-allgather|\
-    --no-timeline-mark-cycles|--stall-check|--mpi-threads-disable|--no-mpi-threads-disable|--tcp|\
-    --log-with-timestamp|--log-without-timestamp|--log-hide-timestamp|--no-log-hide-timestamp|-prefix-timestamp|\
-    --prefix-output-with-timestamp) shift ;;
-    --mpi|--jsrun) refuse "$1: the platform starts the processes itself, without MPI; leave it out." ;;
-    -*) refuse "the option $1 is not known here; put -- before the command if it is not an option." ;;
-    *) break ;;
-  esac
-done
-[ $# -gt 0 ] || refuse "there is no command behind the options."
-[ -n "$HOROVOD_SIZE" ] || refuse "HOROVOD_SIZE is not set: the platform gave this process no rank."
-for number in "$np" "$min" "$max"; do
-  case $number in *[!0-9]*) refuse "-np, --min-np and --max-np take numbers of processes, not '$number'." ;; esac
-done
-layout="the job has $HOROVOD_SIZE processes (all replicas with ranks, each with its processes_per_replica)"
-if [ -n "$min$max" ]; then
-  [ "$HOROVOD_SIZE" -ge "${min:-1}" ] && [ "$HOROVOD_SIZE" -le "${max:-$HOROVOD_SIZE}" ] ||
-    refuse "--min-np ${min:-1} and --max-np ${max:-any}, but $layout: change the one or the other."
-elif [ -n "$np" ] && [ "$np" -ne "$HOROVOD_SIZE" ]; then
-  refuse "-np $np, but $layout: write -np $HOROVOD_SIZE, or change workers and processes_per_replica."
-fi
-exec "$@"
-"""
 
 
 # What the platform gave the processes of a plain command; a launcher's processes get theirs from it.
@@ -560,10 +533,12 @@ def rank_zero_path() -> str:
 
 def put_launchers(folder: str) -> None:
     """Write the programs into ``folder``, which is made."""
+    from trainmaster_runtime.horovodrun import PROGRAM
+
     os.makedirs(folder, mode=0o755, exist_ok=True)
     start_once = '#!/bin/sh\nexec "%s" -I -S "%s" "$0" "$@"\n' % (sys.executable, rank_zero_path())
     names_once = (*MPI_NAMES, MPI_STARTER, RAY_NAME)
-    programs = {**dict.fromkeys(HOROVOD_NAMES, _PROGRAM), **dict.fromkeys(names_once, start_once)}
+    programs = {**dict.fromkeys(HOROVOD_NAMES, PROGRAM), **dict.fromkeys(names_once, start_once)}
     for name, text in programs.items():
         path = os.path.join(folder, name)
         with open(path, "w") as stream:

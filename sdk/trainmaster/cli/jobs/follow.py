@@ -133,6 +133,20 @@ def tell_end(detail: JobDetail) -> None:
     console.print(line, soft_wrap=True)
 
 
+def note_unread_metrics(client: Client, detail: JobDetail) -> None:
+    """One line on stderr if the ended job has no metrics, but its log has lines that look like some."""
+    try:
+        suggestions = client.suggest_metric_patterns(detail.id).suggestions
+    except TrainmasterError:
+        return  # the job has ended; its metrics are a hint
+    if suggestions:
+        output.note(
+            f"No metrics were found, but its log has lines that look like some: `trainmaster metrics {detail.id}` "
+            "shows patterns to read them.",
+            "yellow",
+        )
+
+
 def why_ended(client: Client, job: str, number: int) -> str | None:
     """Why an attempt ended, as a sentence; ``None`` if the server does not answer."""
     try:
@@ -326,6 +340,7 @@ class JobFollower:
         if detail.attempt_count > 1:
             self._printer.begin_attempt(detail.attempt_count)  # an attempt without log lines
         tell_end(detail)
+        note_unread_metrics(self._client, detail)
         return exit_code_of_job(detail)
 
     # --- Ctrl-C -----------------------------------------------------------------------------------------------------

@@ -16,11 +16,14 @@ import pytest
 from fastapi import FastAPI
 from sqlalchemy.exc import IntegrityError
 from starlette.testclient import TestClient
+from trainmaster.spec import parse_spec
+from trainmaster.wire.serving import ServingSpec
 
 from api.endpoints.checks import own_image
 from core import worker_packages
 from core.db.engine import SessionFactory, unit_of_work
 from core.db.tables import Deployment, DeploymentRevision, Endpoint, Event, ServingReplica
+from core.domain.serving.jobs import replica_job
 from core.settings import Settings
 from core.wakeups import TOPIC_ENDPOINT
 
@@ -406,3 +409,30 @@ def test_a_saved_model_is_served_by_the_image_that_has_tensorflow(app: FastAPI, 
     assert image("saved", executor="process") is None
     assert image("saved", serving_image="mine:1") == "mine:1"  # it may read everything
     assert image("saved", serving_image="mine:1", tensorflow_serving_image="mine:tf") == "mine:tf"
+
+
+def test_names_may_have_capitals_dots_and_underscores(
+    client: TestClient, endpoint: dict[str, Any], sessions: SessionFactory, submit: Any, model: str
+) -> None:
+    assert client.post(URL, json={"name": "Iris_v1.2"}).status_code == 201
+    path = f"{URL}/Iris_v1.2"
+    body = {"deployment": "Forest.B_1", "model": "output/default/m/model.skops"}
+    deployed = client.post(f"{path}/deployments", json=body)
+    assert deployed.status_code == 200, deployed.text
+    assert client.get(path).json()["deployments"][0]["name"] == "Forest.B_1"
+    run_replica(sessions, submit, deployed.json()["deployments"][0]["id"], model)
+    answer = client.post(f"{path}:predict?deployment=Forest.B_1", json={"instances": [[1, 2]]})
+    assert (answer.status_code, answer.json()["predictions"]) == (200, [3])
+    assert client.post(f"{path}/deployments/Forest.B_1/scale", json={"replicas": 2}).status_code == 200
+    assert client.post(URL, json={"name": "iris_v1.2"}).status_code == 201  # another one
+    for name in (".iris", "iris_", "a/b", "a b", "a" * 64):
+        assert client.post(URL, json={"name": name}).status_code == 422
+
+
+def test_a_replicas_job_has_a_valid_name_whatever_its_endpoints_name() -> None:
+    spec = ServingSpec(model="output/default/m", framework="sklearn", model_file="model.skops")
+    for endpoint, deployment in (("I" * 61 + ".v", "b"), ("a" * 61 + ".b", "c"), ("a_" * 30 + "ab", "c")):
+        job = replica_job(
+            spec, project="default", endpoint=endpoint, deployment=deployment, revision=1, own_server=("serve",)
+        )
+        assert parse_spec(job).name == f"{endpoint}-{deployment}"[:63].rstrip("._-")

@@ -148,7 +148,7 @@ function CreateEndpoint({ project, isOpen, close }: CreateProps) {
             name="name"
             label="Name"
             placeholder="digits"
-            hint="Lowercase letters, digits and hyphens; unique in the project."
+            hint="Letters, digits, dots, underscores and hyphens; unique in the project."
             error={errorOf("name")}
             isRequired
           />

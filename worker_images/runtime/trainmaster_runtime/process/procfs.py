@@ -144,14 +144,18 @@ def socket_inodes(processes: list[int]) -> set[int]:
     return inodes
 
 
-def of_attempt(attempt: str, own: str) -> list[int]:
-    """Live processes of the attempt's replicas on this machine, without those that carry the mark ``own``."""
+def of_attempt(attempt: str, own: str) -> dict[int, str]:
+    """Names of the attempt's replicas on this machine, such as ``worker-1``, by the pid of their live processes.
+
+    Those that carry the mark ``own`` are left out.
+    """
     prefix, mark = (MARK_VARIABLE + "=" + attempt + "/").encode(), (MARK_VARIABLE + "=" + own).encode()
-    found = []
+    found = {}
     for pid in pids():
         variables = _read("/proc/%d/environ" % pid).split(b"\0")
-        if mark not in variables and any(variable.startswith(prefix) for variable in variables):
-            found.append(pid)
+        other = next((variable for variable in variables if variable.startswith(prefix)), None)
+        if other is not None and mark not in variables:
+            found[pid] = other[len(prefix) :].rpartition(b".")[0].decode()
     return found
 
 

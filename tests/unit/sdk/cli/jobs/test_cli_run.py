@@ -81,6 +81,23 @@ def test_run_and_wait_end_with_the_jobs_code(
     assert cli("wait", "job_1").exit_code == exit_code
 
 
+def test_run_ends_with_the_command_that_shows_how_to_read_metrics(
+    cli: Invoke, server: Any, sse: Any, job_json: Any
+) -> None:
+    server.on("POST", "/jobs", job_json())
+    server.on("GET", STREAM, httpx.Response(200, content=sse(("end", {}))))
+    server.on("GET", "/jobs/job_1", job_json(state="succeeded"))
+    found: dict[str, Any] = {"suggestions": [{"line": "the loss 0.5", "pattern": "the loss {loss}"}]}
+    server.on("GET", "/jobs/job_1/metrics/suggestions", httpx.Response(200, json=found))
+    done = cli("run", "--no-code", "--", "true")
+    assert done.exit_code == 0, done.output
+    (line,) = [line for line in done.stderr.splitlines() if "look like" in line]
+    assert "No metrics were found" in line
+    assert "`trainmaster metrics job_1`" in line
+    server.on("GET", "/jobs/job_1/metrics/suggestions", httpx.Response(200, json={"suggestions": []}))
+    assert "No metrics" not in cli("run", "--no-code", "--", "true").stderr
+
+
 def test_run_tells_why_it_waits(
     cli: Invoke, server: Any, sse: Any, line_json: Any, job_json: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
