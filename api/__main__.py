@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import gc
 import math
+import resource
 import socket
 import sys
 
@@ -46,6 +47,8 @@ def main(argv: list[str] | None = None) -> None:
     )
     # Not Config(fd=…): uvicorn would take the socket for a Unix one, and each small answer would wait for Nagle's
     # timer.
+    AbortableConnection.limit = settings.connections_per_address
+    _allow_open_files()
     sockets = [socket.socket(fileno=int(fd)) for fd in settings.listen_fds.split(",") if fd] or None
     server = DrainingServer(config, app.state.shutdown)
     # Each later full collection would stop the process 0.13 s.
@@ -54,6 +57,12 @@ def main(argv: list[str] | None = None) -> None:
     server.run(sockets=sockets)
     if not server.started:
         sys.exit(3)
+
+
+def _allow_open_files() -> None:
+    """As many as this process may: each connection is one, and shells allow 1,024 by default."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 if __name__ == "__main__":

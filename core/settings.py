@@ -76,6 +76,9 @@ class Settings(BaseSettings):
     streams_per_user: int = Field(
         default=200, ge=1, description="Streams of logs, events and metrics that one user may have open at once."
     )
+    connections_per_address: int = Field(
+        default=2000, ge=1, description="Connections that one address may have open to each API process at once."
+    )
     drain_s: float = Field(
         default=3.0,
         ge=0,

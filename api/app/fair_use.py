@@ -115,6 +115,11 @@ class ConcurrencyLimit:
         self.limit = limit
         self._open: Counter[str] = Counter()
 
+    @property
+    def total(self) -> int:
+        """Open things of all keys."""
+        return self._open.total()
+
     def is_reached(self, key: str) -> bool:
         return self._open[key] >= self.limit
 

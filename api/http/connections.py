@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import ClassVar, Final
 
 from anyio import move_on_after
 from starlette.datastructures import Headers
@@ -21,15 +22,30 @@ _FORWARDED_PREFIXES: Final = ("x-forwarded", "x-envoy-", "x-original-")
 
 
 class AbortableConnection(HttpToolsProtocol):
-    """Uvicorn's connection, with its ``abort`` in the state of each request.
+    """Uvicorn's connection, with its ``abort`` in the state of each request; too many of one address are aborted.
 
     A server closes a connection in good order: it sends its buffers first. A client that never reads keeps the socket
     and its full buffers for as long as it likes. ASGI has no message to abort a connection.
     """
 
+    # Of one address. Each costs memory and a turn of the event loop, whatever is refused on it.
+    limit: ClassVar[int] = 2000
+    _open: ClassVar[Counter[str]] = Counter()
+    _address = ""
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
+        self._address = (transport.get_extra_info("peername") or ("",))[0]
+        self._open[self._address] += 1
+        if self._open[self._address] > self.limit:
+            transport.abort()
         self.app_state = {**self.app_state, _ABORT: transport.abort}
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._open[self._address] -= 1
+        if self._open[self._address] <= 0:
+            del self._open[self._address]
+        super().connection_lost(exc)
 
 
 class LingeringClose:

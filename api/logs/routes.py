@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Annotated, Final
 
-from anyio import CapacityLimiter
+from anyio import CapacityLimiter, to_thread
 from fastapi import Header, Query, Request
 from fastapi.responses import Response
 from pydantic import AwareDatetime
@@ -16,6 +16,7 @@ from trainmaster.spec.fields import RoleName
 from trainmaster.wire.base import Page
 from trainmaster.wire.jobs import LogSource
 
+from api.app.fair_use import fair_use_of
 from api.app.graceful_shutdown import shutdown_of
 from api.app.unit_of_work import AppContextDep
 from api.auth import JobViewer, authenticate
@@ -34,7 +35,7 @@ from core.storage.logs.merge import LogMerge, Selection, newest_position
 router = new_router("logs")
 
 # Concurrent disk reads of all streams of this process; a read takes some milliseconds.
-_READERS: Final = 16
+_READERS: Final = 4
 _TAIL_LIMIT: Final = 100_000
 
 AttemptQuery = Annotated[int | None, Query(ge=1, le=10**9, description="Number of the attempt.")]
@@ -106,9 +107,11 @@ async def stream_logs(
     async def read_status() -> service.JobStatus:
         # Revoked tokens and lost roles end the stream; both are cached for some seconds, so this is cheap.
         caller = await authenticate(request, context)
-        return await run_in_threadpool(service.read_status, context, replace(job, caller=caller))
+        return await to_thread.run_sync(
+            service.read_status, context, replace(job, caller=caller), limiter=_limiter(request)
+        )
 
-    watch = watch_of(request, context)
+    watch, fair_use = watch_of(request, context), fair_use_of(request)
     stream = LogStream(
         merge=LogMerge(view.logs, selection, place),
         read_status=read_status,
@@ -118,6 +121,7 @@ async def stream_logs(
         first_status=view.status,
         follow=follow,
         in_batches=batch,
+        open_streams=lambda: fair_use.streams.total,
     )
 
     async def watched() -> AsyncIterator[bytes]:

@@ -22,6 +22,8 @@ from core.storage.logs.merge import LogMerge, LogPosition, MergedLine
 POLL_S: Final = 0.2
 POLL_IDLE_S: Final = 1.0
 _IDLE_AFTER_S: Final = 10.0
+# From so many streams on, all together look for lines as often as so many do.
+_CROWD: Final = 40
 # Poll interval of the job's status: short after any new event of the platform; else longer, since the poll also checks
 # whether the caller may still read.
 STATUS_SOON_S: Final = 0.25
@@ -121,7 +123,8 @@ class LogStream:
 
     ``read_status``: reads the job's status; raises when the caller has lost access. ``wait``: returns after so many
     seconds, or earlier with true when the platform has new events. ``limiter``: threads for disk reads, shared by all
-    streams, so that they never take the request handlers' threads. ``in_batches``: lines that were read together are
+    streams, so that they never take the request handlers' threads. ``open_streams``: how many this process sends: where
+    they are many, each looks for lines less often. ``in_batches``: lines that were read together are
     sent as one ``lines`` event instead of a ``line`` event each.
     """
 
@@ -133,6 +136,7 @@ class LogStream:
     first_status: JobStatus
     follow: bool
     in_batches: bool = False
+    open_streams: Callable[[], int] = lambda: 1
     _reported: JobStatus | None = field(default=None, init=False)
     _id: str = field(default="", init=False)
     _lines: _LineEvents = field(default_factory=_LineEvents, init=False)
@@ -163,6 +167,7 @@ class LogStream:
                 sent_at = now
                 yield ALIVE
             pause = STATUS_SOON_S if has_changed else _pause(now - quiet_since)
+            pause *= max(1.0, self.open_streams() / _CROWD)
             has_changed = await self.wait(pause) or has_changed
             since = anyio.current_time() - looked_at
             if since >= (STATUS_SOON_S if has_changed else STATUS_S):

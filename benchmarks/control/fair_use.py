@@ -25,6 +25,8 @@ from trainmaster import Client
 from benchmarks.control.api_load import request, request_bytes
 
 EVERY_S = 0.02
+# Until the kernel has closed what the round before left.
+_PAUSE_S = 5.0
 
 
 def parse() -> argparse.Namespace:
@@ -69,6 +71,7 @@ async def p99_ms(port: int, token: str, seconds: float) -> float:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     payload = request_bytes("bench", token, "GET", "/api/v1/me")
     times = []
+    await request(reader, writer, payload)  # the first one asks the database who it is
     until = time.perf_counter() + seconds
     while time.perf_counter() < until:
         status, latency_s = await request(reader, writer, payload)
@@ -106,6 +109,7 @@ def main() -> None:
                     time.sleep(0.2)
                 idle, loaded = [], []
                 for number in range(options.rounds):
+                    time.sleep(_PAUSE_S)
                     idle.append(asyncio.run(p99_ms(port, other, options.seconds)))
                     loader = subprocess.Popen(
                         [sys.executable, "-m", "benchmarks.control.fair_use", "--streams", str(options.streams),
