@@ -106,7 +106,7 @@ def test_lines_of_a_traceback_are_source_code() -> None:
 )  # fmt: skip
 def test_times_sizes_counts_and_settings_are_no_metrics(name: str) -> None:
     for line in (
-        f"step=3 loss=0.5 {name}=3.2",
+        f"train: step=3 loss=0.5 {name}=3.2",
         f"{{'loss': 0.5, 'step': 3, '{name}': 3.2}}",
         f"step 3/9 loss 0.5 {name}: 3.2",
     ):
@@ -271,3 +271,10 @@ def test_lines_that_are_made_for_it_take_no_time() -> None:
     began = time.process_time()
     points(*hostile * 10)
     assert time.process_time() - began < 4
+
+
+def test_a_line_of_nothing_but_names_and_numbers_is_read_as_it_is() -> None:
+    line = "test_accuracy=1 test_rows=16 latency_ms=3.5 fit_seconds=2 batch_size=8 step=1"
+    read = {"test_accuracy": [(1, 1.0)], "test_rows": [(1, 16.0)], "latency_ms": [(1, 3.5)], "fit_seconds": [(1, 2.0)]}
+    assert points(line) == read
+    assert points("train: " + line) == {"test_accuracy": [(1, 1.0)]}

@@ -76,6 +76,14 @@ _NO_METRIC = re.compile(
     r")$",
     re.IGNORECASE,
 )
+# What is no metric even in a line of nothing but names and numbers.
+_NO_FIGURE = re.compile(
+    r"^(?:eta|date|(?:data_|iter_|batch_)?time|ts|timestamp|version|v|v_num|port|pid|seed|rank|world_size|gpus?|host"
+    r"|devices?|size|max_?mem|mem|memory|gpu_?mem|elapsed|remaining|id|node|data|instances|images|dur|duration|year"
+    r"|line|cuda|python|.{0,40}(?:_size|_version|_id|_port|_seed|_mem|_bytes))$",
+    re.IGNORECASE,
+)
+_REPORT = re.compile(r"^\s{0,20}(?:[A-Za-z_][\w./@-]{0,99}=(?:%s)(?:\s{1,4}|$))+$" % NUMBER)
 STEPS = frozenset(("step", "global_step", "iteration", "iter", "num_updates"))
 COUNTED = STEPS | {"epoch", "batch", "steps", "epochs", "iterations", "batches", "episode", "episodes", "ep"}
 _END = r"(?![\w:]|[./-]\d|,\d)"
@@ -122,6 +130,11 @@ def is_measure(name: str) -> bool:
 def is_unambiguous_measure(name: str) -> bool:
     """Whether it is a metric wherever it names a number."""
     return _MEASURE.search(name) is not None
+
+
+def is_report(text: str) -> bool:
+    """Whether it is nothing but `name=number` with a step: somebody printed it to be read, whatever the names."""
+    return _REPORT.match(text) is not None and "step=" in text
 
 
 def is_excluded(name: str) -> bool:
@@ -235,7 +248,7 @@ def pairs(text: str) -> Tuple[Dict[str, float], int]:
     found = {}  # type: Dict[str, float]
     if is_code(text):
         return found, 0
-    is_spaced, begin = False, -1
+    is_spaced, begin, is_meant = False, -1, is_report(text)
     for match in _PAIR.finditer(text):
         if len(found) >= NAMES:
             break
@@ -250,7 +263,8 @@ def pairs(text: str) -> Tuple[Dict[str, float], int]:
             words = _words_before(text, match.start())
             if _ends_sentence(words) and not is_measure(name):
                 continue
-            name = "" if name in COUNTED or is_excluded(name) else _qualified(words, name)
+            is_none = _NO_FIGURE.match(name) is not None if is_meant else is_excluded(name)
+            name = "" if name in COUNTED or is_none else _qualified(words, name)
         if name and text[match.end() : match.end() + 1] != ":":
             found.setdefault(name, float(match[2]))
             is_spaced |= " =" in match[0]
