@@ -9,6 +9,7 @@ from anyio import move_on_after, to_thread
 from fastapi import Request, Response
 from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
+from trainmaster.version import revision
 from trainmaster.wire.admin import Alive, HealthView
 
 from api import VERSION
@@ -34,7 +35,7 @@ async def get_liveness() -> Alive:
     """200 while the process can answer. Other parts that are away do not matter: a restart would not bring them
     back.
     """
-    return Alive(version=VERSION)
+    return Alive(version=VERSION, revision=revision())
 
 
 @router.get(
@@ -56,7 +57,7 @@ async def get_readiness(request: Request, context: AppContextDep, response: Resp
     shutdown = shutdown_of(request)
     if shutdown.is_draining:
         parts = {"api": "is shutting down; use another API process"}
-        health = HealthView(status="degraded", version=VERSION, parts=parts)
+        health = HealthView(status="degraded", version=VERSION, revision=revision(), parts=parts)
     else:
         health = await _check_within_limit(context)
     if shutdown.is_draining or health.parts["database"] != _OK:
@@ -81,7 +82,10 @@ def _check(context: AppContext) -> HealthView:
         parts |= dict.fromkeys(("nodes", "executor"), "unknown")
     parts["wakeups"] = _wakeup(context)
     return HealthView(
-        status="ok" if all(part == _OK for part in parts.values()) else "degraded", version=VERSION, parts=parts
+        status="ok" if all(part == _OK for part in parts.values()) else "degraded",
+        version=VERSION,
+        revision=revision(),
+        parts=parts,
     )
 
 
@@ -94,7 +98,7 @@ async def _check_within_limit(context: AppContext) -> HealthView:
         return await to_thread.run_sync(_check, context, limiter=context.probe_threads, abandon_on_cancel=True)
     parts = {"database": "does not answer", **dict.fromkeys(("scheduler", "nodes", "executor"), "unknown")}
     parts["wakeups"] = _wakeup(context, is_asking=False)  # nothing may block here
-    return HealthView(status="degraded", version=VERSION, parts=parts)
+    return HealthView(status="degraded", version=VERSION, revision=revision(), parts=parts)
 
 
 def _scheduler(session: Session, settings: Settings, now: datetime) -> str:

@@ -23,6 +23,7 @@ from typing import Final
 import structlog
 from sqlalchemy import literal, select, update
 from sqlalchemy.engine import Engine
+from trainmaster.version import full_version
 
 from core.db.engine import make_engine, make_sessions, unit_of_work
 from core.db.repositories.events import append_event
@@ -125,7 +126,7 @@ class Supervisor:
                 "warnings": [] if no_pages is None else [no_pages],
             }
             write_up_file(self.home, facts)
-            log.info("platform.ready", url=url, home=str(self.home))
+            log.info("platform.ready", version=full_version(), url=url, home=str(self.home))
             self._watch(children, url)
         finally:
             self._stop(children)

@@ -13,6 +13,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Engine, event, make_url, text
 
 from core.db.engine import make_engine
+from core.domain.errors import Unavailable
 
 # Any constant of our own: two starting servers must not migrate at the same time.
 # https://www.postgresql.org/docs/current/explicit-locking.html#ADVISORY-LOCKS
@@ -27,8 +28,16 @@ def alembic_config(connection: Connection | None = None) -> Config:
 
 
 def upgrade(database_url: str, revision: str = "head") -> None:
-    """Bring the database to ``revision``, all or nothing. Waits while another process does the same."""
+    """Bring the database to ``revision``, all or nothing. Waits while another process does the same.
+
+    Raises:
+        NewerDatabase: it is at a revision that this version does not know; nothing was changed.
+    """
     _with_lock(database_url, lambda config: command.upgrade(config, revision))
+
+
+class NewerDatabase(Unavailable):
+    """The database was migrated by a newer version than this one."""
 
 
 def downgrade(database_url: str, revision: str) -> None:
@@ -62,6 +71,19 @@ def _with_lock(database_url: str, migrate: Callable[[Config], object]) -> None:
             if connection.dialect.name == "postgresql":
                 connection.execute(text("select set_config('lock_timeout', '0', true)"))
                 connection.execute(text("select pg_advisory_xact_lock(:key)"), {"key": _LOCK})
-            migrate(alembic_config(connection))
+            config = alembic_config(connection)
+            _demand_known(connection, config)
+            migrate(config)
     finally:
         engine.dispose()
+
+
+def _demand_known(connection: Connection, config: Config) -> None:
+    revision = MigrationContext.configure(connection).get_current_revision()
+    scripts = ScriptDirectory.from_config(config)
+    if revision is not None and revision not in {script.revision for script in scripts.walk_revisions()}:
+        raise NewerDatabase(
+            f"The database belongs to a newer version of Trainmaster: it is at {revision}, and this version knows "
+            f"migrations up to {scripts.get_current_head()}. Install that version again, or restore a backup that was "
+            "made before the upgrade."
+        )

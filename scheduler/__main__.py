@@ -22,6 +22,7 @@ from celery.platforms import EX_OK, SecurityWarning
 from celery.signals import setup_logging
 from celery.worker import state as worker_state
 from sqlalchemy import Engine
+from trainmaster.version import full_version
 
 from core.db.engine import is_away, make_engine, make_sessions
 from core.settings import BadSettings, Settings, get_settings
@@ -153,7 +154,12 @@ def _worker(settings: Settings, concurrency: int) -> int:
             beat = Beat(lambda name: send(app, name, every[name]), every)
             threading.Thread(target=beat.run, name="beat", daemon=True).start()
             stops = [listener.stop, beat.stop, *stops]
-        log.info("scheduler.started", executor=process.control.executor.name, holder=process.control.holder)
+        log.info(
+            "scheduler.started",
+            version=full_version(),
+            executor=process.control.executor.name,
+            holder=process.control.holder,
+        )
         _run_worker(app, concurrency)
         for stop in stops:
             stop()

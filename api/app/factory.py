@@ -14,7 +14,7 @@ from fastapi import APIRouter, Depends, FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from api import VERSION
-from api.app.cache import VolumeCache
+from api.app.cache import ExpiringCache, VolumeCache
 from api.app.fair_use import FairUse
 from api.app.graceful_shutdown import GracefulShutdown
 from api.app.unit_of_work import AppContext
@@ -162,6 +162,7 @@ def create_app(
     app.state.proxy = Proxy(context)
     app.state.checkpoint_inspector = CheckpointInspector(settings.home / "inspection")
     app.state.optuna = Storages(settings)
+    app.state.scrapers = ExpiringCache[None](CALLER_LIMIT)
     app.state.fair_use = FairUse(settings)
     app.state.shutdown = shutdown
     problems.install(app, page, xml_api.refusal)

@@ -177,19 +177,21 @@ def version(
     json: options.Json = False,
 ) -> None:
     """The versions of this client and, with --server, of the server."""
-    from trainmaster.version import __version__
+    from trainmaster.version import __version__, full_version, revision
 
+    own = {"client": __version__, "revision": revision()}
     if not server:
-        output.print_result({"client": __version__}, __version__, as_json=json)
+        output.print_result(own, full_version(), as_json=json)
         return
     with session.client() as client:
         health = client.get_health()
         url = client.url
     if json:
-        output.print_json({"client": __version__, "url": url, "server": health.model_dump(mode="json")})
+        output.print_json({**own, "url": url, "server": health.model_dump(mode="json")})
         return
+    build = f"{health.version} ({health.revision})" if health.revision else health.version
     output.print_pairs(
-        [("Client", __version__), ("Server", f"{health.version} at {url}, {health.status}"), *health.parts.items()]
+        [("Client", full_version()), ("Server", f"{build} at {url}, {health.status}"), *health.parts.items()]
     )
 
 

@@ -245,6 +245,7 @@ class Alive(WireModel):
 
     status: Literal["ok"] = "ok"
     version: str
+    revision: str = Field(default="", description="The commit of this build; empty: unknown.")
 
 
 class HealthView(WireModel):
@@ -252,6 +253,7 @@ class HealthView(WireModel):
 
     status: Literal["ok", "degraded"]
     version: str
+    revision: str = Field(default="", description="The commit of this build; empty: unknown.")
     parts: dict[str, str] = Field(default_factory=dict)
 
 

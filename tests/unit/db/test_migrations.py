@@ -16,7 +16,7 @@ from sqlalchemy import create_engine, inspect, make_url, select, text
 
 from core.db.engine import make_engine
 from core.db.tables import Base, Event
-from migrations import current_revision, downgrade, head_revision, upgrade
+from migrations import NewerDatabase, current_revision, downgrade, head_revision, upgrade
 
 ROOT = Path(__file__).parents[3]
 AT: Final = "2026-01-01 00:00:00"
@@ -370,4 +370,15 @@ def test_volumes_stay_usable_for_members_of_all_projects(own_database: str, monk
     downgrade(own_database, "0038")
     engine = make_engine(own_database)
     assert "volume_grants" not in inspect(engine).get_table_names()
+    engine.dispose()
+
+
+def test_a_database_of_a_newer_version_is_refused_and_stays_as_it_is(own_database: str) -> None:
+    upgrade(own_database)
+    engine = make_engine(own_database)
+    with engine.begin() as connection:
+        connection.execute(text("update alembic_version set version_num = '9999'"))
+    with pytest.raises(NewerDatabase, match="belongs to a newer version of Trainmaster: it is at 9999"):
+        upgrade(own_database)
+    assert current_revision(engine) == "9999"
     engine.dispose()

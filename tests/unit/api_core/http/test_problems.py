@@ -185,6 +185,28 @@ def test_a_database_that_is_away_is_503_with_a_time_to_try_again(settings: Setti
     assert "trainmaster_database_up 0.0" in scraper.get("/metrics").text
 
 
+def test_prometheus_learns_that_the_database_is_away_with_an_admins_token_too(
+    client: TestClient, sessions: SessionFactory, clock: Any
+) -> None:
+    def rename(before: str, after: str) -> None:
+        with sessions() as session:
+            for table in ("tokens", "leases"):
+                session.execute(text(f"alter table {table}{before} rename to {table}{after}"))
+            session.commit()
+
+    assert "trainmaster_database_up 1.0" in client.get("/metrics").text
+    rename("", "_away")
+    try:
+        clock.advance(60)  # nobody is remembered as a caller
+        assert client.get("/api/v1/me").status_code == 503
+        assert "trainmaster_database_up 0.0" in client.get("/metrics").text
+        assert client.get("/metrics", headers={"Authorization": "Bearer tm_x"}).status_code == 503
+        clock.advance(3600)
+        assert client.get("/metrics").status_code == 503
+    finally:
+        rename("_away", "")
+
+
 def test_a_database_without_tables_is_503_and_says_what_to_do(client: TestClient, sessions: SessionFactory) -> None:
     def rename(before: str, after: str) -> None:
         with sessions() as session:

@@ -149,7 +149,9 @@ function PlatformHealth() {
     <Link to="/settings" className="side-health" title={ill.map(([part, status]) => `${part}: ${status}`).join("\n")}>
       <span className={`dot ${isWell ? "good" : data === undefined ? "" : "bad"}`} />
       <span className="grow">{label}</span>
-      <span className="dimmer num">{data?.version}</span>
+      <span className="dimmer num" title={data?.revision ? `Commit ${data.revision}` : undefined}>
+        {data?.version}
+      </span>
     </Link>
   );
 }
