@@ -145,7 +145,7 @@ class FairUse:
         self.bodies = ConcurrencyLimit(_UNFINISHED_BODIES)
         self.body_s = _BODY_S
         self.streams = ConcurrencyLimit(settings.streams_per_user)
-        self._wrong_logins = TokenBuckets(*_WRONG_LOGINS, clock)
+        self.wrong_logins = TokenBuckets(*_WRONG_LOGINS, clock)
         self._suspects = KeyedSemaphore(1)
         self._clock = clock
         self._refused_until_s: dict[str, float] = {}  # streams of callers
@@ -190,13 +190,13 @@ class FairUse:
             TooManyRequests: the token or code is wrong, as were many from this address; or too many checks wait.
         """
         address = address_of(connection.scope)
-        wait_s = self._wrong_logins.wait_s(address)
+        wait_s = self.wrong_logins.wait_s(address)
         if wait_s:
             await self._suspects.acquire(address)
         try:
             yield
         except Unauthenticated as wrong:
-            self._wrong_logins.take(address)
+            self.wrong_logins.take(address)
             if not wait_s:
                 raise
             raise TooManyRequests(
