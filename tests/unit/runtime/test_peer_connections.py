@@ -14,12 +14,14 @@ from trainmaster_runtime.replica.peer_connections import KIND, WARN_S, PeerConne
 _CONNECTS = (
     "import socket, sys; s = socket.create_server(('127.0.0.1', 0)); "
     "port = int(sys.argv[1]) or s.getsockname()[1]; "
-    "c = socket.create_connection(('127.0.0.1', port)); print(port, flush=True); input()"
+    "c = socket.create_connection(('127.0.0.1', port)); int(sys.argv[1]) and c.recv(1); "  # it is accepted
+    "print(port, flush=True); input()"
 )
 # Accepts connections until its stdin ends; it is no child of the tests, as another replica is none of this one.
 _ACCEPTS = (
     "import socket, threading; s = socket.create_server(('127.0.0.1', 0)); accepted = []; "
-    "threading.Thread(target=lambda: [accepted.append(s.accept()) for _ in range(9)], daemon=True).start(); "
+    "accept = lambda: (accepted.append(s.accept()), accepted[-1][0].send(b'x')); "
+    "threading.Thread(target=lambda: [accept() for _ in range(9)], daemon=True).start(); "
     "print(s.getsockname()[1], flush=True); input()"
 )
 _ORPHANED = 'exec 3<&0; "$0" -c "$1" <&3 &'
