@@ -20,7 +20,7 @@ from core.db.tables import Question
 from core.domain.errors import Unavailable
 
 # The asking process waits at most this long.
-PATIENCE: Final = timedelta(seconds=8)
+PATIENCE: Final = timedelta(seconds=20)
 # A simulation of a month takes minutes, and its result stays for later readers.
 _LONG_PATIENCE: Final = timedelta(hours=1)
 _OPEN: Final = 64
