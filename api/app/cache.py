@@ -30,10 +30,6 @@ class ExpiringCache(Generic[V]):
         cached = self._values.get(key)
         return cached[1] if cached is not None and cached[0] > now else None
 
-    def has(self, key: str, now: datetime) -> bool:
-        cached = self._values.get(key)
-        return cached is not None and cached[0] > now
-
     def put(self, key: str, value: V, until: datetime) -> None:
         if len(self._values) >= self._limit:
             self._values.clear()

@@ -162,7 +162,7 @@ def create_app(
     app.state.proxy = Proxy(context)
     app.state.checkpoint_inspector = CheckpointInspector(settings.home / "inspection")
     app.state.optuna = Storages(settings)
-    app.state.scrapers = ExpiringCache[None](CALLER_LIMIT)
+    app.state.scrapers = ExpiringCache[bool](CALLER_LIMIT)
     app.state.fair_use = FairUse(settings)
     app.state.shutdown = shutdown
     problems.install(app, page, xml_api.refusal)

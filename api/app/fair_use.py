@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import re
 import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -20,6 +21,7 @@ from starlette.types import Scope
 
 from core.domain.errors import TooManyRequests, Unauthenticated
 from core.settings import Settings
+from core.tokens import SESSION_PREFIX
 
 # Requests of one caller that wait for their turn; more are refused.
 _WAITING: Final = 500
@@ -29,6 +31,7 @@ _UNFINISHED_BODIES: Final = 100
 _BODY_S: Final = 30.0
 # Wrong tokens and login codes of one address: so many at once, and so many a second on average.
 _WRONG_LOGINS: Final = (60.0, 0.5)
+_SESSION: Final = re.compile(rf"{SESSION_PREFIX}[\w-]+")
 # After a stream is refused, so long others of the caller are refused without a look.
 _REFUSED_STREAMS_S: Final = 1.0
 # Callers whose use is remembered; those that were seen longest ago are forgotten first.
@@ -152,16 +155,17 @@ class FairUse:
 
     def demand_stream(self, key: str) -> None:
         """Raises ``TooManyRequests``, before any work is done, if a stream of the caller was refused just now."""
-        wait_s = self._refused_until_s.get(key, 0.0) - self._clock()
-        if wait_s > 0:
-            raise self.too_many_streams(key)
+        if self._refused_until_s.get(key, 0.0) > self._clock():
+            raise self._too_many_streams()
 
-    def too_many_streams(self, key: str) -> TooManyRequests:
-        """The refusal of a stream, remembered for a moment for the caller ``key``."""
-        if self._refused_until_s.setdefault(key, 0.0) <= self._clock():
-            if len(self._refused_until_s) > _CALLERS:
-                self._refused_until_s.clear()
-            self._refused_until_s[key] = self._clock() + _REFUSED_STREAMS_S
+    def refuse_stream(self, key: str) -> TooManyRequests:
+        """The refusal of a stream, which holds for a moment for others of the caller ``key``, too."""
+        if len(self._refused_until_s) > _CALLERS:
+            self._refused_until_s.clear()
+        self._refused_until_s[key] = self._clock() + _REFUSED_STREAMS_S
+        return self._too_many_streams()
+
+    def _too_many_streams(self) -> TooManyRequests:
         return TooManyRequests(
             f"{self.streams.limit} streams of this user are open; close some, or follow several jobs by one stream of "
             "`GET /api/v1/events`. An admin may raise TRAINMASTER_STREAMS_PER_USER.",
@@ -216,10 +220,12 @@ def fair_use_of(connection: HTTPConnection) -> FairUse:
 
 def caller_key(scope: Scope, headers: Headers) -> str:
     """The token that is presented, by its digest, or else the address."""
-    token = headers.get("authorization") or headers.get("cookie")
+    # The token alone: with what stands around it a caller could be many.
+    token = headers.get("authorization", "").partition(" ")[2].strip()
     if not token:
-        return address_of(scope)
-    return hashlib.blake2b(token.encode(), digest_size=16).hexdigest()
+        session = _SESSION.search(headers.get("cookie", ""))
+        token = session[0] if session is not None else ""
+    return hashlib.blake2b(token.encode(), digest_size=16).hexdigest() if token else address_of(scope)
 
 
 def address_of(scope: Scope) -> str:

@@ -13,6 +13,8 @@ from starlette.types import Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 _ABORT: Final = "abort_connection"
+# All users of this machine share them, its probes, and proxies on it.
+_OWN: Final = frozenset({"127.0.0.1", "::1"})
 # Limits of the unread body that a refused request may still send.
 _DRAIN_S: Final = 15.0
 _DRAIN_BYTES: Final = 2**30
@@ -37,7 +39,7 @@ class AbortableConnection(HttpToolsProtocol):
         super().connection_made(transport)
         self._address = (transport.get_extra_info("peername") or ("",))[0]
         self._open[self._address] += 1
-        if self._open[self._address] > self.limit:
+        if self._open[self._address] > self.limit and self._address not in _OWN:
             transport.abort()
         self.app_state = {**self.app_state, _ABORT: transport.abort}
 

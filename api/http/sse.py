@@ -55,7 +55,7 @@ class _CountedStream(StreamingResponse):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         limit = self._fair_use.streams
         if limit.is_reached(self._user_id):
-            refusal = self._fair_use.too_many_streams(caller_key(scope, Headers(scope=scope)))
+            refusal = self._fair_use.refuse_stream(caller_key(scope, Headers(scope=scope)))
             await response_to(refusal, scope["state"]["request_id"])(scope, receive, send)
             return
         with limit.acquire(self._user_id):

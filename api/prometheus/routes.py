@@ -43,18 +43,18 @@ async def _scraper(request: Request, context: AppContextDep) -> Caller | None:
     sent = request.headers.get("authorization", "")
     if own and hmac.compare_digest(sent.encode("utf-8", "surrogateescape"), f"Bearer {own}".encode()):
         return None
-    cache: ExpiringCache[None] = request.app.state.scrapers
+    cache: ExpiringCache[bool] = request.app.state.scrapers
     digest, now = token_digest(sent), context.clock()
     try:
         caller = await _authenticate(request, context)
     except Unavailable:
         # The alert on this very outage needs an answer, which holds nothing but what this process counts.
-        if cache.has(digest, now):
+        if cache.get(digest, now):
             return None
         raise
     if not caller.is_admin and not await run_in_threadpool(_is_platform_admin, context, caller):
         raise Forbidden("The metrics cover all projects: this needs a token of a platform admin.")
-    cache.put(digest, None, now + _SCRAPER_TTL)
+    cache.put(digest, True, now + _SCRAPER_TTL)
     return caller
 
 

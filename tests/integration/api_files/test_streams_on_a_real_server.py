@@ -111,6 +111,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
         "TRAINMASTER_TEST_FAKE_EXECUTOR": "1",
         "TRAINMASTER_LOG_LEVEL": "WARNING",
         "TRAINMASTER_STREAMS_PER_USER": str(STREAMS),
+        "TRAINMASTER_CONNECTIONS_PER_ADDRESS": "3",
     }
     process = subprocess.Popen([sys.executable, "-m", "api"], env=environment)
     try:
@@ -207,3 +208,22 @@ def test_a_user_has_so_many_streams_at_once_and_a_closed_one_makes_room(server: 
             return bool(response.status_code == 200)
 
     until(is_open)
+
+
+def test_an_address_has_so_many_connections_and_this_machine_any(server: Server) -> None:
+    host, port = server.url.removeprefix("http://").split(":")
+    request = b"GET /api/v1/live HTTP/1.1\r\nHost: x\r\n\r\n"
+
+    def is_served(stack: ExitStack, source: str) -> bool:
+        connection = stack.enter_context(socket.create_connection((host, int(port)), 30, source_address=(source, 0)))
+        try:
+            connection.sendall(request)
+            return bool(connection.recv(100))
+        except ConnectionError:
+            return False
+
+    with ExitStack() as stack:
+        assert [is_served(stack, "127.0.0.9") for _ in range(5)] == [True, True, True, False, False]
+        assert all(is_served(stack, "127.0.0.1") for _ in range(5))
+    with ExitStack() as stack:
+        until(lambda: is_served(stack, "127.0.0.9"))

@@ -126,7 +126,11 @@ def test_a_token_that_asks_too_often_is_refused_and_others_are_not(
         assert (refused.status_code, refused.json()["code"]) == (429, "too_many_requests")
         assert 1 <= int(refused.headers["retry-after"]) <= 5
         assert "TRAINMASTER_REQUESTS_PER_S" in refused.json()["detail"]
-        assert client.get("/api/v1/health").status_code == 200  # of the address, which has a bucket of its own
+        padded = {"Authorization": f"bearer   {admin_token}", "Cookie": "a=b"}
+        assert client.get("/api/v1/me", headers=padded).status_code == 429  # the same caller
+        # The address has a bucket of its own, and a probe is answered whatever else it sends.
+        assert [client.get("/api/v1/spec").status_code for _ in range(2)][1] == 429
+        assert client.get("/api/v1/live").status_code == 200
 
 
 def test_guessing_tokens_and_codes_is_slowed_down_and_right_ones_still_pass(
