@@ -142,7 +142,7 @@ class FairUse:
     """What the callers of this process use, and its limits."""
 
     def __init__(self, settings: Settings, clock: Callable[[], float] = time.monotonic) -> None:
-        self._requests = TokenBuckets(5.0 * settings.requests_per_s, settings.requests_per_s, clock)
+        self._requests = TokenBuckets(max(1.0, 5.0 * settings.requests_per_s), settings.requests_per_s, clock)
         # A handler has a thread: half of the threads are for others.
         self.turns = KeyedSemaphore(max(2, settings.database_pool_size))
         self.bodies = ConcurrencyLimit(_UNFINISHED_BODIES)

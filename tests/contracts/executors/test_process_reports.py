@@ -165,11 +165,12 @@ def test_what_a_job_reported_while_the_platform_was_away_is_in_its_output(bench,
     assert points == [(n, 1 / n) for n in range(1, 4)]
 
 
-def test_an_api_that_does_not_answer_delays_no_exit(bench):
+@pytest.mark.parametrize("runs_s", [1, 6])  # of the longer job, a request has waited for long when it ends
+def test_an_api_that_does_not_answer_delays_no_exit(bench, runs_s):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         order = bench.order(
-            command=bench.python(WRITES + "\n    import time; time.sleep(1)"), api_url=url, token="tma_x"
+            command=bench.python(WRITES + f"\n    import time; time.sleep({runs_s})"), api_url=url, token="tma_x"
         )
         bench.executor.create(order)
         bench.until(order, lambda o: o.phase is Phase.RUNNING)

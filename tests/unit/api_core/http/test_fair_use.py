@@ -118,13 +118,13 @@ def test_what_is_closed_makes_room() -> None:
 def test_a_token_that_asks_too_often_is_refused_and_others_are_not(
     settings: Any, sessions: Any, clock: Any, wakeup: Any, app: FastAPI, admin_token: str
 ) -> None:
-    few = settings.model_copy(update={"requests_per_s": 0.2})
+    few = settings.model_copy(update={"requests_per_s": 0.001})
     with TestClient(create_app(few, sessions=sessions, wakeup=wakeup, clock=clock)) as client:
         token = {"Authorization": f"Bearer {admin_token}"}
         assert client.get("/api/v1/me", headers=token).status_code == 200
         refused = client.get("/api/v1/me", headers=token)
         assert (refused.status_code, refused.json()["code"]) == (429, "too_many_requests")
-        assert 1 <= int(refused.headers["retry-after"]) <= 5
+        assert 1 <= int(refused.headers["retry-after"]) <= 1_000
         assert "TRAINMASTER_REQUESTS_PER_S" in refused.json()["detail"]
         padded = {"Authorization": f"bearer   {admin_token}", "Cookie": "a=b"}
         assert client.get("/api/v1/me", headers=padded).status_code == 429  # the same caller

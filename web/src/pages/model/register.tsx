@@ -48,14 +48,16 @@ export function RegisterDialog({ job: id, isOpen, close, checkpoint = OUTPUT }: 
   const client = useQueryClient();
   const navigate = useNavigate();
   const complete = (checkpoints?.items ?? []).filter((each) => each.is_complete !== false);
-  const runs = job !== undefined && !isOver(job.state);
+  const isRunning = (each: Job) => !isOver(each.state);
   const submit = async (data: FormData) => {
-    if (job === undefined) return false;
+    const registered = job ?? (await client.fetchQuery(jobQuery(id)));
     const text = (name: string) => String(data.get(name) ?? "").trim();
     const isOutput = source === OUTPUT;
     const body = {
-      job: job.id,
-      ...(isOutput ? { ...(text("path") ? { path: text("path") } : {}), when_done: runs } : { checkpoint: source }),
+      job: registered.id,
+      ...(isOutput
+        ? { ...(text("path") ? { path: text("path") } : {}), when_done: isRunning(registered) }
+        : { checkpoint: source }),
       description: text("description"),
       stage: text("stage") as Stage,
       aliases: text("aliases")
@@ -65,7 +67,7 @@ export function RegisterDialog({ job: id, isOpen, close, checkpoint = OUTPUT }: 
     const model = text("model");
     const fingerprint = JSON.stringify([model, body]);
     if (key.current.fingerprint !== fingerprint) key.current = { fingerprint, key: newIdempotencyKey() };
-    const params = { path: { project: job.project, model }, header: { "Idempotency-Key": key.current.key } };
+    const params = { path: { project: registered.project, model }, header: { "Idempotency-Key": key.current.key } };
     const version = await unwrap(api.POST("/api/v1/projects/{project}/models/{model}/versions", { params, body }));
     key.current = { fingerprint: "", key: "" };
     await Promise.all([
@@ -122,7 +124,9 @@ export function RegisterDialog({ job: id, isOpen, close, checkpoint = OUTPUT }: 
               label="Path in the output"
               placeholder="model"
               hint={
-                runs ? "Registered once the job succeeds. Use . for the whole output." : "Use . for the whole output."
+                job && isRunning(job)
+                  ? "Registered once the job succeeds. Use . for the whole output."
+                  : "Use . for the whole output."
               }
               error={errorOf("path")}
             />

@@ -198,7 +198,7 @@ def _item(line: bytes) -> dict[str, Any] | None:
 
 _SAVE_S = 4.0  # for saving what was not sent, where the platform waits for the end
 _SAVE_CALMLY_S = 20.0  # and where it does not wait: on a machine that gives this process next to no time it takes long
-_STUCK_S = 6.0  # so long a request takes at the end that cannot be ended
+_STUCK_S = 6.0  # so long a request takes behind the end of all sending that cannot be interrupted
 FIRST_S = 0.4  # leaves the first moments of the job to the job
 _ROUND_S = 0.5
 
@@ -280,7 +280,8 @@ class Reporter:
             waited = 0.0 if since is None or clock.monotonic() < drain.flush_by else clock.monotonic() - since
             if since is not None and waited and (since < started_at or waited > DRAIN_TIMEOUT_S):
                 self.connection.interrupt()
-            if waited > _STUCK_S:  # as where names are not resolved: what was saved before is all
+            # It does not end though it was interrupted, as where names are not resolved: what was saved before is all.
+            if since is not None and clock.monotonic() - max(since, drain.flush_by) > _STUCK_S:
                 return
 
     def hurry(self) -> None:
