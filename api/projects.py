@@ -15,7 +15,19 @@ from api.auth import Caller, PlatformAdmin, ProjectAdmin, ProjectViewer, Reader
 from api.http.paging import PageParams, rows_by_name
 from api.http.routing import new_router
 from api.volumes.grants import revoke_all
-from core.db.tables import BookingRow, Endpoint, Job, Membership, Model, ModelVersion, Project, Study, Usage, User
+from core.db.tables import (
+    BookingRow,
+    Budget,
+    Endpoint,
+    Job,
+    Membership,
+    Model,
+    ModelVersion,
+    Project,
+    Study,
+    Usage,
+    User,
+)
 from core.domain.errors import Conflict, Forbidden, NotFound
 from core.domain.jobs.states import JobState
 from core.domain.model_versions import VersionState
@@ -148,7 +160,7 @@ def delete_member(project: ProjectAdmin, user: str, context: AppContextDep) -> N
 
 def _remove(work: UnitOfWork, caller: Caller, project: Project) -> None:
     """Delete a project. Its ended jobs stay in the database, but are no longer visible; their files stay. Its quota,
-    its grants of volumes and its reservations are deleted: other projects may use the nodes at once.
+    its budget, its grants of volumes and its reservations are deleted: other projects may use the nodes at once.
 
     Raises:
         Conflict: jobs or studies have not ended, models are being registered, or there are endpoints.
@@ -164,6 +176,7 @@ def _remove(work: UnitOfWork, caller: Caller, project: Project) -> None:
         work.session.scalars(delete(BookingRow).where(BookingRow.project_id == project.id).returning(BookingRow.name))
     )
     work.session.execute(delete(Usage).where(Usage.project_id == project.id))
+    work.session.execute(delete(Budget).where(Budget.project_id == project.id))
     revoke_all(work, caller, project)
     extra = {"reservations": sorted(reserved)} if reserved else {}
     _record_event(work, caller, project, "project.deleted", name=project.name, **extra)

@@ -79,6 +79,9 @@ class Settings(BaseSettings):
     connections_per_address: int = Field(
         default=2000, ge=1, description="Connections that one address may have open to each API process at once."
     )
+    currency: str = Field(
+        default="USD", pattern=r"^[A-Z]{3}$", description="Of prices and budgets (ISO 4217), for display alone."
+    )
     drain_s: float = Field(
         default=3.0,
         ge=0,

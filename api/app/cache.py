@@ -1,4 +1,6 @@
-"""Caches in the memory of this process: expiring values, the values used last, and all volumes."""
+"""Caches in the memory of this process: expiring values, the values used last, all volumes, and
+budgets.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +14,14 @@ from typing import Final, Generic, TypeVar
 from sqlalchemy import select
 
 from core.db.engine import SessionFactory, unit_of_work
-from core.db.tables import Volume, VolumeGrant
+from core.db.repositories.budgets import spent_micros
+from core.db.tables import Budget, Volume, VolumeGrant
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 _VOLUME_TTL: Final = timedelta(seconds=3)
+_BUDGET_TTL: Final = timedelta(seconds=5)
+_SPENT_TTL: Final = timedelta(seconds=60)
 
 
 class ExpiringCache(Generic[V]):
@@ -118,3 +123,52 @@ class VolumeCache:
             self._volumes = {row.name: CachedVolume(*row[1:], tuple(grants[row.id])) for row in rows}
             self._until = now + _VOLUME_TTL
         return self._volumes
+
+
+@dataclass(frozen=True, slots=True)
+class CachedBudget:
+    """Micros per month, and what a project has spent of them in this one."""
+
+    micros_per_month: int
+    action: str
+    spent_micros: int
+
+    @property
+    def is_spent(self) -> bool:
+        return self.spent_micros >= self.micros_per_month
+
+
+class BudgetCache:
+    """The budgets of projects. Thread-safe; what was spent is summed again once a minute, for projects that submit."""
+
+    def __init__(self, sessions: SessionFactory) -> None:
+        self._sessions = sessions
+        self._lock = threading.Lock()
+        self._budgets: Mapping[str, tuple[int, str]] = {}
+        self._until: datetime | None = None
+        self._spent = ExpiringCache[int](limit=10_000)
+
+    def find(self, project_id: str, now: datetime) -> CachedBudget | None:
+        """The project's budget; ``None``: it has none. Another process's change counts after ``_BUDGET_TTL``."""
+        with self._lock:
+            if self._until is None or self._until <= now:
+                with unit_of_work(self._sessions, read_only=True) as session:
+                    rows = session.execute(select(Budget.project_id, Budget.micros_per_month, Budget.action)).all()
+                self._budgets = {row.project_id: (row.micros_per_month, row.action) for row in rows}
+                self._until = now + _BUDGET_TTL
+            budget = self._budgets.get(project_id)
+            spent = self._spent.get(project_id, now)
+        if budget is None:
+            return None
+        if spent is None:
+            with unit_of_work(self._sessions, read_only=True) as session:
+                spent = spent_micros(session, project_id, now)
+            with self._lock:
+                self._spent.put(project_id, spent, now + _SPENT_TTL)
+        return CachedBudget(*budget, spent)
+
+    def clear(self) -> None:
+        """To be called after the commit of a change, so that it counts at once."""
+        with self._lock:
+            self._until = None
+            self._spent.clear()

@@ -14,7 +14,7 @@ from fastapi import APIRouter, Depends, FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from api import VERSION
-from api.app.cache import ExpiringCache, VolumeCache
+from api.app.cache import BudgetCache, ExpiringCache, VolumeCache
 from api.app.fair_use import FairUse
 from api.app.graceful_shutdown import GracefulShutdown
 from api.app.unit_of_work import AppContext
@@ -60,6 +60,8 @@ NOUNS: Final = (
     "nodes",
     "volumes.routes",
     "quotas.routes",
+    "usage.routes",
+    "usage.prices",
     "projects",
     "policy.routes",
     "vertex_table",
@@ -133,6 +135,7 @@ def create_app(
         key=platform_key(settings),
         request_metrics=request_metrics,
         volumes=VolumeCache(sessions),
+        budgets=BudgetCache(sessions),
     )
 
     @asynccontextmanager

@@ -22,7 +22,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 from starlette.requests import HTTPConnection
 
-from api.app.cache import CachedVolume, VolumeCache
+from api.app.cache import BudgetCache, CachedVolume, VolumeCache
 from api.prometheus.recorder import RequestMetrics
 from core.db.engine import SessionFactory, unit_of_work
 from core.db.repositories.events import append_event
@@ -173,6 +173,7 @@ class AppContext:
     key: bytes  # signs attempt tokens, seals secrets
     request_metrics: RequestMetrics
     volumes: VolumeCache
+    budgets: BudgetCache
     bounded_threads: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(_BOUNDED_THREADS))
     coalescer: RequestCoalescer = field(default_factory=RequestCoalescer)
     probe_threads: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(_PROBE_THREADS))

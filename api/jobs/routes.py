@@ -20,6 +20,7 @@ from api.jobs.listing import JobQueryParams, list_page
 from api.jobs.schemas import fresh_detail, load_detail
 from api.jobs.service import (
     Submission,
+    budget_warnings,
     canonical,
     changed_spec,
     check_submission,
@@ -47,8 +48,8 @@ IdempotencyKey = Annotated[
 ]
 REPLAYED: Final = "Idempotency-Replayed"
 _WARNING: Final = (
-    'What in the command contradicts the replicas: `299 - "sentence"`, separated by commas; each sentence is a JSON '
-    "string."
+    'What in the command contradicts the replicas, and a budget that is nearly spent: `299 - "sentence"`, separated by '
+    "commas; each sentence is a JSON string."
 )
 
 
@@ -77,13 +78,14 @@ def _submit_new(body: SubmitRequest, caller: Caller, context: AppContext, key: s
     spec = read_spec(body)
     submission = check_submission(context, caller, spec)
     if body.dry_run:
-        return json_response(spec, headers=_warning_header(spec))
+        warnings = [*gang_warnings(spec), *budget_warnings(context, submission.member)]
+        return json_response(spec, headers=_warning_header(warnings))
     return _submit(context, caller, submission, key, digest_of("submit", spec.model_dump(mode="json")))
 
 
-def _warning_header(spec: JobSpec) -> dict[str, str]:
+def _warning_header(sentences: list[str]) -> dict[str, str]:
     """https://www.rfc-editor.org/rfc/rfc7234#section-5.5, as Kubernetes' API warns; JSON strings are ASCII here."""
-    warnings = [f"299 - {json.dumps(sentence)}" for sentence in gang_warnings(spec)]
+    warnings = [f"299 - {json.dumps(sentence)}" for sentence in sentences]
     return {"Warning": ", ".join(warnings)} if warnings else {}
 
 

@@ -21,13 +21,15 @@ from trainmaster.spec.priorities import priority_words
 from trainmaster.wire.forecasts import ForecastRequest
 from trainmaster.wire.jobs import SubmitRequest
 
+from api.app.cache import CachedBudget
 from api.app.unit_of_work import AppContext, UnitOfWork
 from api.auth import Caller, ProjectMembership
 from api.jobs.locations import JobOutput, check_locations
 from core.db.json import dump_json
 from core.db.repositories.submission import JobSubmission, KeyClaim, NewJob, new_job, write_job
 from core.db.tables import Archive, Job, Project, Secret, Study
-from core.domain.errors import Conflict, InvalidRequest, InvalidSpec
+from core.domain.errors import BudgetExceeded, Conflict, InvalidRequest, InvalidSpec
+from core.domain.sharing.costs import amount_of
 from core.ids import new_id
 from core.wakeups import TOPIC_TICK
 
@@ -95,8 +97,13 @@ def request_field(path: str | None, fields: Mapping[str, str]) -> str:
 
 
 def check_submission(context: AppContext, caller: Caller, spec: JobSpec) -> Submission:
-    """Check, without an open transaction, that ``spec`` can run here for this caller."""
+    """Check, without an open transaction, that ``spec`` can run here for this caller.
+
+    Raises:
+        BudgetExceeded: the project's budget is spent, and refuses new jobs.
+    """
     member = _membership(context, caller, spec.project)
+    _check_budget(context, member)
     _check_images(context, spec)
     _check_environment(context, spec)
     return Submission(spec, member, check_locations(context, caller, member, spec))
@@ -108,6 +115,28 @@ def _membership(context: AppContext, caller: Caller, project: str) -> ProjectMem
         return known
     with context.read() as work:  # the cache is seconds old: read the database before a refusal
         return caller.member_of(work.session, project, "member")
+
+
+def _check_budget(context: AppContext, member: ProjectMembership) -> None:
+    budget = context.budgets.find(member.project_id, context.clock())
+    if budget is not None and budget.is_spent and budget.action == "refuse":
+        raise BudgetExceeded(
+            f"{_spent(context, member, budget)}, and new jobs are refused until the next month, or until a platform "
+            f"admin raises it: trainmaster budget set {member.project} AMOUNT."
+        )
+
+
+def budget_warnings(context: AppContext, member: ProjectMembership) -> list[str]:
+    """A sentence, if four fifths of the project's budget are spent."""
+    budget = context.budgets.find(member.project_id, context.clock())
+    if budget is None or budget.spent_micros * 5 < budget.micros_per_month * 4:
+        return []
+    return [f"{_spent(context, member, budget)}."]
+
+
+def _spent(context: AppContext, member: ProjectMembership, budget: CachedBudget) -> str:
+    spent, whole = (f"{amount_of(micros):.2f}" for micros in (budget.spent_micros, budget.micros_per_month))
+    return f"Project {member.project} has spent {spent} of this month's budget of {whole} {context.settings.currency}"
 
 
 def _check_images(context: AppContext, spec: JobSpec) -> None:

@@ -79,6 +79,12 @@ class Forbidden(TrainmasterError):
     code, status = "forbidden", 403
 
 
+class BudgetExceeded(Forbidden):
+    """The project has spent its budget of this month, and an administrator has set that new jobs are refused then."""
+
+    code, status = "budget_exceeded", 403
+
+
 class NotFound(TrainmasterError):
     """Also for things that the caller may not know of."""
 

@@ -128,6 +128,12 @@ class Forbidden(TrainmasterError):
     code = "forbidden"
 
 
+class BudgetExceeded(Forbidden):
+    """The project has spent its budget of this month, and new jobs are refused."""
+
+    code = "budget_exceeded"
+
+
 class NotFound(TrainmasterError):
     """Also raised for objects that the caller may not see."""
 

@@ -16,6 +16,7 @@ from core.db.tables.accounts import (
     VolumeGrant,
 )
 from core.db.tables.base import NAMING, Base, BigId, Json, UtcDateTime
+from core.db.tables.costs import Budget, PriceRow, ReleasedAllocation
 from core.db.tables.fleet import DatabaseIdentity, Lease, Node, NodeFailure, Orphan
 from core.db.tables.jobs import (
     Attempt,
@@ -75,6 +76,7 @@ __all__ = [
     "Base",
     "BigId",
     "BookingRow",
+    "Budget",
     "Checkpoint",
     "DatabaseIdentity",
     "Deployment",
@@ -111,10 +113,12 @@ __all__ = [
     "PinnedCheckpoint",
     "PlanRecord",
     "PolicyRow",
+    "PriceRow",
     "Project",
     "Question",
     "RayJob",
     "RayPackage",
+    "ReleasedAllocation",
     "Replica",
     "Retention",
     "Secret",

@@ -124,7 +124,11 @@ class Attempt(Base):
     decided_at: Mapped[datetime | None]  # when the deciding roles finished; the evaluators' grace starts here
     ended_at: Mapped[datetime | None]
     swept_at: Mapped[datetime | None]  # when the executor's objects were removed
-    __table_args__ = (UniqueConstraint("job_id", "number"), Index("ix_attempts_state", "state"))
+    __table_args__ = (
+        UniqueConstraint("job_id", "number"),
+        Index("ix_attempts_state", "state"),
+        Index("ix_attempts_ended_at", "ended_at"),
+    )
 
 
 class Replica(Base):
@@ -149,6 +153,7 @@ class Replica(Base):
     exit: Mapped[dict[str, Any] | None]
     detail: Mapped[str] = mapped_column(Text, default="")
     facts: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    placed_at: Mapped[datetime | None]  # later than its attempt was, if it joined an elastic gang
     started_at: Mapped[datetime | None]
     ended_at: Mapped[datetime | None]
     heartbeat_at: Mapped[datetime | None]

@@ -250,6 +250,7 @@ def grow(
     for number, placement in enumerate(grow_.placements, start=1):
         request = requests[placement.role]
         values = _replica(grow_.job_id, attempt_id, last + number, placement, request, capacities)
+        values["placed_at"] = now
         before = known.get((placement.role, placement.index))
         if before is None:
             session.execute(insert(Replica).values(id=make_id("rep"), **values))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 from trainmaster.client.binding import ClientMethod, IterMethod, JobIterMethod, JobMethod
-from trainmaster.client.calls import admin, checkpoints, jobs, metrics, models, output, planner, serving, studies
+from trainmaster.client.calls import admin, checkpoints, jobs, metrics, models, output, planner, serving, studies, usage
 from trainmaster.client.flows import pages, streams, transfer
 from trainmaster.client.flows.models import download_version, get_batch_outcome, wait_for_version
 from trainmaster.client.flows.streams import StateNotice
@@ -35,6 +35,7 @@ from trainmaster.wire.models import ModelChangeView, ModelView, VersionFileView,
 from trainmaster.wire.scheduling import QuotaView, ReservationView, RunningJobView, WaitingJobView
 from trainmaster.wire.serving import EndpointChange, EndpointView
 from trainmaster.wire.studies import StudyView, TrialView
+from trainmaster.wire.usage import BudgetView, PriceView
 
 
 class Operations:
@@ -234,6 +235,20 @@ class Operations:
     create_reservation = ClientMethod(planner.create_reservation)
     delete_reservation = ClientMethod(planner.delete_reservation)
 
+    # usage and cost
+    get_usage = ClientMethod(usage.get_usage)
+    get_usage_csv = ClientMethod(usage.get_usage_csv)
+    get_job_usage = ClientMethod(usage.get_job_usage)
+    list_prices = IterMethod(pages.list_prices, PriceView)
+    list_prices_page = ClientMethod(usage.list_prices_page)
+    create_price = ClientMethod(usage.create_price)
+    delete_price = ClientMethod(usage.delete_price)
+    list_budgets = IterMethod(pages.list_budgets, BudgetView)
+    list_budgets_page = ClientMethod(usage.list_budgets_page)
+    get_budget = ClientMethod(usage.get_budget)
+    set_budget = ClientMethod(usage.set_budget)
+    delete_budget = ClientMethod(usage.delete_budget)
+
     # users and tokens
     list_users = IterMethod(pages.list_users, UserView)
     list_users_page = ClientMethod(admin.list_users_page)
@@ -283,6 +298,7 @@ class JobOperations:
     files = JobIterMethod(pages.list_files, FileEntry)
     read_file = JobMethod(transfer.read_file)
     download = JobMethod(transfer.download_file)
+    usage = JobMethod(usage.get_job_usage)
     chart = JobMethod(metrics.chart_metrics)
     follow_metrics = JobIterMethod(streams.stream_metrics, ChartSeries)
     resources = JobMethod(metrics.summarise_resources)

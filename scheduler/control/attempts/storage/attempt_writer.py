@@ -64,7 +64,7 @@ class AttemptWriter:
         self.attempt: AttemptFacts = rows.attempt
         self.job_state = self.job.state
         self.is_touched = False
-        self.replicas = ReplicaWriter(self.writes, rows, self._add_event)
+        self.replicas = ReplicaWriter(self.writes, rows, now, self._add_event)
 
     # Public: one of these methods per writer
 

@@ -8,13 +8,14 @@ from dataclasses import asdict, replace
 from datetime import datetime
 from typing import Any, Final, cast
 
-from sqlalchemy import Table, bindparam, insert, update
+from sqlalchemy import Integer, Table, bindparam, case, func, insert, select, update
 
-from core.db.tables import NodeFailure, Replica
+from core.db.tables import Attempt, NodeFailure, ReleasedAllocation, Replica
 from core.domain.jobs.exits import classify
 from core.domain.jobs.lifecycle import Effect, ReplicaEvent, advance
 from core.domain.jobs.machine_faults import MachineFault
 from core.domain.jobs.states import ReplicaState
+from core.domain.sharing.gpus import WHOLE_GPU
 from scheduler.control.attempts.attempt_snapshot import GangMember
 from scheduler.control.attempts.decision import ReplicaMove, ReplicaNote, short_names
 from scheduler.control.attempts.storage.attempt_loader import AttemptRows, exit_to_json
@@ -32,6 +33,24 @@ _CHANGE_REPLICA: Final = update(_replicas).where(
     _replicas.c.state == bindparam("expected_state"),
 )
 _NOTE_REPLICA: Final = update(_replicas).where(_replicas.c.id == bindparam("row_id"))
+_attempts = cast("Table", Attempt.__table__)
+_ADD_RELEASED: Final = insert(cast("Table", ReleasedAllocation.__table__)).from_select(
+    ["attempt_id", "job_id", "node", "gpu_model", "gpu_milli", "cpu_milli", "memory_bytes", "start_at", "end_at"],
+    select(
+        _replicas.c.attempt_id,
+        _replicas.c.job_id,
+        _replicas.c.node,
+        _replicas.c.gpu_model,
+        case((_replicas.c.gpu_milli > 0, _replicas.c.gpu_milli), else_=bindparam("whole_milli", type_=Integer)),
+        _replicas.c.cpu_milli,
+        _replicas.c.memory_bytes,
+        func.coalesce(_replicas.c.placed_at, _attempts.c.created_at),
+        bindparam("end_at", type_=_replicas.c.ended_at.type),
+    )
+    .join_from(_replicas, _attempts, _attempts.c.id == _replicas.c.attempt_id)
+    .where(_replicas.c.id == bindparam("row_id"), _replicas.c.memory_bytes > 0),
+    include_defaults=False,
+)
 _NOTE_PENDING: Final = _NOTE_REPLICA.where(_replicas.c.state == ReplicaState.PENDING.value)
 _RANK_AFTER_WORLD: Final = (
     update(_replicas)
@@ -45,8 +64,11 @@ _RANK_AFTER_WORLD: Final = (
 class ReplicaWriter:
     """Adds the statements to ``writes``; ``add_event`` adds an event to the job's history."""
 
-    def __init__(self, writes: StatementBatch, rows: AttemptRows, add_event: Callable[..., None]) -> None:
+    def __init__(
+        self, writes: StatementBatch, rows: AttemptRows, now: datetime, add_event: Callable[..., None]
+    ) -> None:
         self.writes = writes
+        self.now = now
         self.job_id = rows.job.id
         self.attempt_id = rows.attempt.id
         self.add_event = add_event
@@ -158,6 +180,8 @@ class ReplicaWriter:
     def release(self, members: Iterable[GangMember]) -> None:
         """Their resources are free from here on; the rows keep their history."""
         for member in members:
+            whole = {"row_id": member.id, "whole_milli": len(member.gpus) * WHOLE_GPU, "end_at": self.now}
+            self.writes.add(_ADD_RELEASED, whole)
             self.writes.add(_NOTE_REPLICA, {"row_id": member.id, "cpu_milli": 0, "memory_bytes": 0, "gpus": []})
 
     def _add_members_event(self, kind: str, members: Sequence[GangMember], reason: str, *, actor: str) -> None:

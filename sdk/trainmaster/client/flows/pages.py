@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Final, TypeVar
 
-from trainmaster.client.calls import admin, checkpoints, metrics, models, output, planner, serving, studies
+from trainmaster.client.calls import admin, checkpoints, metrics, models, output, planner, serving, studies, usage
 from trainmaster.client.calls import jobs as calls
 from trainmaster.client.steps import Emit, Executable, Flow
 from trainmaster.wire.base import Page
@@ -232,6 +232,16 @@ def list_running() -> Flow[None]:
 def list_quotas() -> Flow[None]:
     """The quotas of the caller's projects, by name."""
     return all_pages(lambda cursor: planner.list_quotas_page(limit=_LARGE, cursor=cursor))
+
+
+def list_prices() -> Flow[None]:
+    """The prices by resource and GPU model, the newest first."""
+    return all_pages(lambda _: usage.list_prices_page())
+
+
+def list_budgets() -> Flow[None]:
+    """The budgets of the caller's projects, by name, with what was spent this month."""
+    return all_pages(lambda cursor: usage.list_budgets_page(limit=_LARGE, cursor=cursor))
 
 
 def list_reservations() -> Flow[None]:

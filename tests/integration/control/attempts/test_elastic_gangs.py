@@ -10,6 +10,7 @@ import structlog
 from sqlalchemy import update
 
 from core.db.engine import unit_of_work
+from core.db.repositories.allocations import read_allocations
 from core.db.repositories.job_speeds import add_measurement, delete_of_deleted_jobs, points_of
 from core.db.tables import Attempt, Event, Job, Lease, Node, Replica, Secret, Volume, WaitReason
 from core.domain.errors import Unavailable
@@ -403,3 +404,18 @@ def test_a_job_has_a_bounded_number_of_measured_sizes_and_loses_them_when_delete
         assert delete_of_deleted_jobs(session) == 0
         session.execute(update(Job).where(Job.id == job).values(deleted_at=plane.engine.now))
         assert delete_of_deleted_jobs(session) == 64
+
+
+def test_what_a_replica_gave_back_counts_as_usage(plane):
+    job = start(plane)
+    begin = plane.engine.now
+    plane.advance(600)
+    kill(plane, job, 3)
+    plane.settle()
+    plane.advance(600)
+    with unit_of_work(plane.control.sessions) as session:
+        found = list(read_allocations(session, begin, plane.engine.now, plane.engine.now))
+    mine = sorted((each for owner, each in found if owner.job_id == job), key=lambda each: (each.start, each.end))
+    minutes = [((each.start - begin).total_seconds() // 60, (each.end - begin).total_seconds() // 60) for each in mine]
+    assert minutes == [(0, 10), (0, 20), (0, 20), (0, 20), (10, 20)]
+    assert {each.cpu_milli for each in mine} == {2000}

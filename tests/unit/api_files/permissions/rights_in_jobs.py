@@ -57,6 +57,7 @@ JOBS: dict[str, Case] = {
     "PUT /api/v1/jobs/{job}/checkpoints/retention": case(MEMBER, json={"last": 3}),
     "DELETE /api/v1/jobs/{job}/checkpoints/retention": case(MEMBER),
     "GET /api/v1/jobs/{job}/code/diff": case(VIEWER, params={"other": "job-1"}),
+    "GET /api/v1/jobs/{job}/usage": case(VIEWER),
     "GET /api/v1/jobs/{job}/files": case(VIEWER),
     "GET /api/v1/jobs/{job}/files/content": case(VIEWER, params={"path": "model.bin"}),
     "HEAD /api/v1/jobs/{job}/files/content": case(VIEWER, params={"path": "model.bin"}),

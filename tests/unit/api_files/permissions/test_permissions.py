@@ -27,7 +27,9 @@ from core.db.repositories.questions import QuestionKind
 from core.db.tables import (
     Base,
     BookingRow,
+    Budget,
     Node,
+    PriceRow,
     RayJob,
     Secret,
     VertexResource,
@@ -103,6 +105,15 @@ ROUTES: dict[str, Case] = {
     "GET /api/v1/quotas": case(ANY_READER),
     "GET /api/v1/projects/{project}/quota": case(VIEWER),
     "PATCH /api/v1/projects/{project}/quota": case(PLATFORM_ADMIN, json={"limit": {"gpus": 4}}),
+    "GET /api/v1/usage": case(ANY_READER),
+    "GET /api/v1/usage.csv": case(ANY_READER),
+    "GET /api/v1/prices": case(ANY_READER),
+    "POST /api/v1/prices": case(PLATFORM_ADMIN, json={"resource": "gpu", "per_hour": "2.5"}),
+    "DELETE /api/v1/prices/{price}": case(PLATFORM_ADMIN),
+    "GET /api/v1/budgets": case(ANY_READER),
+    "GET /api/v1/projects/{project}/budget": case(VIEWER),
+    "PUT /api/v1/projects/{project}/budget": case(PLATFORM_ADMIN, json={"per_month": "100"}),
+    "DELETE /api/v1/projects/{project}/budget": case(PLATFORM_ADMIN),
     "POST /api/v1/simulations": case(PLATFORM_ADMIN, json={"days": 7}),
     "GET /api/v1/simulations/{simulation}": case({**PLATFORM_ADMIN, "root": 404}, "/api/v1/simulations/none"),
     "GET /api/v1/policy": case(ANY_READER),
@@ -181,6 +192,7 @@ FILLED = {
     "{user}": "viewer",
     "{token_id}": "token-of-member",
     "{reservation}": "reservation-1",
+    "{price}": "price-1",
 }
 
 
@@ -245,6 +257,12 @@ def furnish(house: Any) -> None:
                 created_at=house.now,
             )
         )
+        by_root = {"effective_from": house.now, "created_by": "user-root", "created_at": house.now}
+        session.add(
+            PriceRow(id="price-1", resource="gpu", gpu_model="", node_selector={}, micros_per_hour=1, **by_root)
+        )
+        updated = {"updated_by": "user-root", "updated_at": house.now}
+        session.add(Budget(project_id="project-vision", micros_per_month=1, action="warn", **updated))
         furnish_mlflow(session, house.now)
         furnish_serving(session, house.now)
         furnish_studies(session, house.now)
