@@ -330,6 +330,16 @@ const volumesRoute = createRoute({
   component: lazyPage(() => import("./pages/volumes"), "VolumesPage"),
 });
 
+const usageRoute = createRoute({
+  getParentRoute: () => shellRoute,
+  path: "/usage",
+  component: lazyPage(() => import("./pages/usage/page"), "UsagePage"),
+  validateSearch: (search: Record<string, unknown>): { time?: string; by?: string; project?: string } =>
+    Object.fromEntries(
+      (["time", "by", "project"] as const).flatMap((key) => (text(search[key]) ? [[key, String(search[key])]] : [])),
+    ),
+});
+
 const settingsRoute = createRoute({
   getParentRoute: () => shellRoute,
   path: "/settings",
@@ -363,6 +373,7 @@ const routeTree = rootRoute.addChildren([
     usersRoute,
     tokensRoute,
     volumesRoute,
+    usageRoute,
     settingsRoute,
     notFoundRoute,
   ]),

@@ -3,6 +3,7 @@ import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link, Outlet, useNavigate, useRouterState } from "@tanstack/react-router";
 import {
   Boxes,
+  ChartColumn,
   ChevronsUpDown,
   CircleUserRound,
   FlaskConical,
@@ -50,6 +51,7 @@ export const WORK: readonly NavItem[] = [
 ];
 export const ADMIN: readonly NavItem[] = [
   { to: "/projects", label: "Projects", icon: Boxes },
+  { to: "/usage", label: "Usage", icon: ChartColumn },
   { to: "/volumes", label: "Volumes", icon: HardDrive },
   { to: "/users", label: "Users", icon: UsersRound },
   { to: "/tokens", label: "Tokens", icon: KeyRound },

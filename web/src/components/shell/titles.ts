@@ -16,6 +16,7 @@ const SECTION_TITLES: Readonly<Record<string, string>> = {
   users: "Users",
   tokens: "Tokens",
   volumes: "Volumes",
+  usage: "Usage",
   settings: "Settings",
   login: "Log in",
 };

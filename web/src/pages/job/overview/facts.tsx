@@ -2,10 +2,11 @@ import { useQuery } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
 import { Fragment } from "react";
 import { modelsOfJobQuery } from "~/api/models";
+import { jobUsageQuery } from "~/api/usage";
 import type { JobDetail } from "~/api/types";
 import { Card } from "~/components/parts";
 import { LocalTime } from "~/components/time";
-import { pluralize, duration } from "~/lib/format";
+import { duration, number, pluralize } from "~/lib/format";
 
 /** Resource requests of a replica in one line. */
 function formatResources(resources: NonNullable<JobDetail["spec"]["roles"]>[string]["resources"]): string {
@@ -33,6 +34,22 @@ function Registered({ job }: { job: string }) {
             {model.name}
           </Link>
         ))}
+      </dd>
+    </>
+  );
+}
+
+/** GPU-hours or core-hours of the job until now, and their cost where there are prices. */
+function Usage({ job }: { job: string }) {
+  const { data } = useQuery(jobUsageQuery(job));
+  if (!data || data.jobs === 0) return null;
+  const held = data.gpu_hours > 0 ? `${number(data.gpu_hours)} GPU-hours` : `${number(data.cpu_hours)} core-hours`;
+  return (
+    <>
+      <dt>Usage</dt>
+      <dd className="num">
+        {held}
+        {Number(data.cost) > 0 && `, ${Number(data.cost).toFixed(2)} ${data.currency}`}
       </dd>
     </>
   );
@@ -88,6 +105,7 @@ export function Facts({ job }: { job: JobDetail }) {
             </dd>
           </>
         )}
+        <Usage job={job.id} />
         <dt>Command</dt>
         <dd className="mono command">{Array.isArray(spec.command) ? spec.command.join(" ") : (spec.command ?? "–")}</dd>
         {Object.entries(spec.roles ?? {}).map(([role, { resources }]) => (
