@@ -38,6 +38,7 @@ class ExitCause(StrEnum):
     )
     NODE_LOST = "node_lost"
     EVICTED = "evicted"  # its node ran short and the engine removed it
+    MAINTENANCE = "maintenance"  # removed from a node that is healthy: drained, shut down, given to another pod
     ENGINE_REFUSED = "engine_refused"  # the engine did not take it, though the planner saw room
     UNKNOWN = "unknown"
 
@@ -396,6 +397,7 @@ _CAUSE_VERDICTS: Final[dict[ExitCause, tuple[ExitKind, str, bool]]] = {
     ),
     ExitCause.NODE_LOST: (ExitKind.PLATFORM, "The node of {replica} was lost", False),
     ExitCause.EVICTED: (ExitKind.PLATFORM, "The node of {replica} ran short, and {replica} was removed from it", False),
+    ExitCause.MAINTENANCE: (ExitKind.PLATFORM, "{replica} was removed for the maintenance of its node", False),
     ExitCause.ENGINE_REFUSED: (ExitKind.PLATFORM, "The engine could not start {replica} where it was placed", False),
     ExitCause.UNKNOWN: (
         ExitKind.PLATFORM,

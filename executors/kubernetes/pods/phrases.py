@@ -17,7 +17,15 @@ CONFIG_ERRORS: Final = frozenset({"CreateContainerConfigError", "CreateContainer
 
 # kubelet removed the pod to save its node: status.reason of a failed pod.
 EVICTIONS: Final = frozenset({"Evicted", "Preempting", "Preempted", "OutOfmemoryEviction"})
-SHUTDOWNS: Final = frozenset({"NodeShutdown", "Shutdown", "Terminated", "NodeLost", "NodeAffinityLost"})
+SHUTDOWNS: Final = frozenset({"NodeShutdown", "Shutdown", "Terminated"})
+LOSSES: Final = frozenset({"NodeLost", "NodeAffinityLost"})
+# Reasons of the condition DisruptionTarget (from 1.26) that say nothing against the node.
+_DISRUPTIONS: Final = {
+    "PreemptionByScheduler": "kube-scheduler removed it for a pod of higher priority",
+    "EvictionByEvictionAPI": "it was evicted, as by a drain of its node",
+    "DeletionByTaintManager": "its node was tainted",
+    "TerminationByKubelet": "its node removed it, as when it shuts down",
+}
 
 _POD_LIMITS: Final = (
     (re.compile(r'[Uu]sage of EmptyDir volume "shm" exceeds'), "shm"),
@@ -93,15 +101,24 @@ def shut_down(node: str, message: str) -> str:
     return f"Node {node} was shut down{explanation}"
 
 
+def lost(node: str, message: str) -> str:
+    explanation = f": {_clip(message)}" if message else "."
+    return f"Node {node} was lost{explanation}"
+
+
+def is_maintenance(disruption: str) -> bool:
+    """Whether ``disruption``, the reason of the condition DisruptionTarget, says nothing against the node."""
+    return disruption in _DISRUPTIONS
+
+
+def drained(name: str, node: str) -> str:
+    return f"Pod {name} was evicted: node {node} was drained (it is cordoned in the cluster)."
+
+
 def deleted(name: str, disruption: str) -> str:
-    """Deleted from outside the platform. ``disruption``: reason of the condition DisruptionTarget (from 1.26)."""
-    by = {
-        "PreemptionByScheduler": "kube-scheduler removed it for a pod of higher priority",
-        "EvictionByEvictionAPI": "it was evicted, as by a drain of its node",
-        "DeletionByTaintManager": "its node was tainted",
-        "DeletionByPodGC": "its node is gone",
-        "TerminationByKubelet": "its node removed it",
-    }.get(disruption, "it was deleted in the cluster from outside the platform")
+    """Deleted from outside the platform. ``disruption``: reason of the condition DisruptionTarget, or empty."""
+    unknown = "it was deleted in the cluster from outside the platform"
+    by = {**_DISRUPTIONS, "DeletionByPodGC": "its node is gone"}.get(disruption, unknown)
     return f"Pod {name} is gone: {by}."
 
 

@@ -34,6 +34,7 @@ class StopCause(StrEnum):
     CAPACITY = "capacity"  # the executor could not start it for too long
     REMOVED = "removed"  # the executor removed it before, as after a database was restored from a backup
     PREEMPT = "preempt"  # the planner gives its place to another job; it goes on later
+    MAINTENANCE = "maintenance"  # the engine evicts a replica, as by a drain of its node
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,12 +158,12 @@ class AttemptSnapshot:
     """All inputs of :func:`scheduler.control.attempts.decide.decide_attempt`.
 
     ``observed``: the executor's observations, by (role, index). ``lost_nodes``: nodes that have been gone for too long,
-    with the time when they were last seen. ``refusal``: the executor's message when it refused to start a replica of
-    this attempt; ``is_removed``: it refused because it had removed the attempt before. ``refused``: the refusals of
-    joining replicas, without which a training gang goes on; a sentence by replica id. ``user_request``: which user
-    asked to cancel or pause, and why, in words. ``can_change_worlds``: whether the executor can send a new world to
-    running replicas. ``joining_since``: since when joining replicas have been joining, by id, as far as this process
-    knows.
+    with the time when they were last seen; ``draining_nodes``: nodes that are being drained. ``refusal``: the
+    executor's message when it refused to start a replica of this attempt; ``is_removed``: it refused because it had
+    removed the attempt before. ``refused``: the refusals of joining replicas, without which a training gang goes
+    on; a sentence by replica id. ``user_request``: which user asked to cancel or pause, and why, in words.
+    ``can_change_worlds``: whether the executor can send a new world to running replicas. ``joining_since``: since
+    when joining replicas have been joining, by id, as far as this process knows.
     """
 
     now: datetime
@@ -171,6 +172,7 @@ class AttemptSnapshot:
     members: tuple[GangMember, ...]
     observed: Mapping[tuple[str, int], Observation]
     lost_nodes: Mapping[str, datetime] = field(default_factory=dict)
+    draining_nodes: frozenset[str] = frozenset()
     previous: PreviousEnd | None = None
     has_checkpoint: bool = False
     refusal: str | None = None

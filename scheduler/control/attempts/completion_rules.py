@@ -30,13 +30,14 @@ START_PATIENCE: Final = timedelta(minutes=10)
 # Ranks of a world end within seconds of each other; a gang that waits for a dead process is ended within a minute.
 HIDDEN_FAILURE_WAIT: Final = timedelta(seconds=30)
 # The place is gone, so the replica cannot start there again: the whole gang is placed again.
-_NODE_LOST: Final = frozenset({ExitCause.NODE_LOST, ExitCause.EVICTED, ExitCause.ENGINE_REFUSED})
+_NODE_LOST: Final = frozenset({ExitCause.NODE_LOST, ExitCause.EVICTED, ExitCause.MAINTENANCE, ExitCause.ENGINE_REFUSED})
 
 
 def apply_rules(draft: DecisionDraft) -> None:
     if draft.stop is None:
         _decide_success(draft)
         _decide_user_request(draft)
+        _decide_evictions(draft)
         _decide_failures(draft)
         _decide_hidden_failures(draft)
         _decide_joining(draft)
@@ -107,6 +108,21 @@ def _decide_failure(draft: DecisionDraft, member: GangMember) -> None:
             draft.request_stop(StopCause.FAILURE, verdict.sentence)
         case RestartPolicy.REPLICA:
             _decide_restart(draft, member, exit_)
+
+
+def _decide_evictions(draft: DecisionDraft) -> None:
+    """The engine ends a replica soon, as in a drain: the whole gang saves a checkpoint now, before its peers fail."""
+    if draft.stop is not None or draft.decided_at is not None:
+        return
+    for member in draft.world_members():
+        observation = draft.snapshot.observed.get((member.role, member.index))
+        is_current = observation is not None and observation.key.generation == member.generation
+        if observation is None or not is_current or not observation.eviction or member.is_over:
+            continue
+        is_vital = draft.rules.policies[member.role] is not RestartPolicy.IGNORE and member.role != EVALUATOR
+        if is_vital and not tolerates_loss(draft.snapshot, draft.world_members(), member):
+            draft.request_stop(StopCause.MAINTENANCE, observation.eviction)
+            return
 
 
 def _decide_hidden_failures(draft: DecisionDraft) -> None:

@@ -99,11 +99,9 @@ def attempt_end(
             return AttemptEnd(JobEvent.EXPIRE, ExitKind.DEADLINE, stop.sentence, has_progressed=progressed)
         case StopCause.REFUSED:
             return AttemptEnd(JobEvent.FAIL, ExitKind.USER_ERROR, stop.sentence, has_progressed=progressed)
-        case StopCause.CAPACITY:
-            verdict = ExitVerdict(ExitKind.CAPACITY, stop.sentence, "capacity")
-            return _end_after_failure(snapshot, verdict, None, progressed=progressed, is_final=False, is_platform=True)
-        case StopCause.REMOVED:
-            verdict = ExitVerdict(ExitKind.PLATFORM, stop.sentence, "removed")
+        case StopCause.CAPACITY | StopCause.REMOVED | StopCause.MAINTENANCE:
+            kind = ExitKind.CAPACITY if cause is StopCause.CAPACITY else ExitKind.PLATFORM
+            verdict = ExitVerdict(kind, stop.sentence, cause.value)
             return _end_after_failure(snapshot, verdict, None, progressed=progressed, is_final=False, is_platform=True)
         case StopCause.FAILURE:
             culprit = root_cause([m.exit for m in members if m.exit is not None and _is_failure(m)])

@@ -159,6 +159,7 @@ class ReconcilePass:
             members=rows.members,
             observed={(o.key.role, o.key.index): o for o in observations},
             lost_nodes=rows.lost_nodes,
+            draining_nodes=rows.draining_nodes,
             previous=rows.previous,
             has_checkpoint=rows.has_checkpoint,
             refusal=self.cache.refusal,

@@ -53,8 +53,8 @@ def pod(*, main=None, init=None, node="node-a", deleted=False, requested="", con
     return {"metadata": metadata, "spec": spec, "status": full}
 
 
-def seen_of(item, *, warning=""):
-    observation = read_pod(item, NOW, Patience(), warning=warning)
+def seen_of(item, *, warning="", is_draining=False):
+    observation = read_pod(item, NOW, Patience(), warning=warning, is_draining=is_draining)
     assert observation is not None
     return observation
 
@@ -150,7 +150,8 @@ def test_a_success_without_a_record_is_one():
             ExitCause.DISK_FULL,
             "/data/output",
         ),
-        ("Terminated", "Pod was terminated in response to imminent node shutdown.", ExitCause.NODE_LOST, "shut down"),
+        ("Terminated", "Pod was terminated in response to imminent node shutdown.", ExitCause.MAINTENANCE, "shut down"),
+        ("NodeLost", "", ExitCause.NODE_LOST, "was lost"),
     ],
 )
 def test_a_pod_that_its_node_ended_says_why(reason, message, cause, words):
@@ -305,6 +306,59 @@ def test_what_the_cluster_says_of_a_disruption_is_used():
     because = [{"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}]
     item = pod(phase="Running", main={"running": {"startedAt": at(5)}}, deleted=True, conditions=because)
     assert "higher priority" in seen_of(item).detail
+
+
+DRAINED = "Pod att-1-worker-0-g1 was evicted: node node-a was drained (it is cordoned in the cluster)."
+SHUT_DOWN = json.dumps({**RECORD, "cause": "node_lost", "exit_code": None})
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {"phase": "Running", "main": ended(143, message=SHUT_DOWN)},  # the runtime saw SIGTERM and no stop mark
+        {"phase": "Running", "main": ended(137)},  # killed after its grace, or without the runtime
+        {"phase": "Pending", "init": ended(137)},  # evicted before it began
+        {"phase": "Running", "main": {"terminated": {"exitCode": 0}}},  # an old kubelet
+    ],
+)
+def test_the_end_of_an_evicted_pod_is_maintenance_and_began_with_its_eviction(state):
+    ended_exit = seen_of(pod(deleted=True, **state), is_draining=True).exit
+    assert (ended_exit.cause, ended_exit.sentence) == (ExitCause.MAINTENANCE, DRAINED)
+    assert ended_exit.at == NOW - timedelta(seconds=31)  # before the ends of its peers
+
+
+def test_a_pod_that_was_deleted_by_hand_says_nothing_against_its_node():
+    for state in (
+        {"phase": "Running", "main": ended(143, message=SHUT_DOWN)},
+        {"phase": "Pending", "init": ended(137)},
+    ):
+        assert seen_of(pod(deleted=True, **state)).exit.cause is ExitCause.UNKNOWN
+
+
+def test_an_eviction_on_a_node_that_is_not_cordoned_is_known_by_its_condition():
+    because = [{"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}]
+    item = pod(phase="Running", main=ended(143, message=SHUT_DOWN), deleted=True, conditions=because)
+    assert seen_of(item).exit.cause is ExitCause.MAINTENANCE
+
+
+def test_a_program_that_failed_by_itself_while_its_pod_was_evicted_has_failed():
+    item = pod(phase="Running", main=ended(3, message=json.dumps(RECORD)), deleted=True)
+    assert seen_of(item, is_draining=True).exit.cause is ExitCause.EXITED
+
+
+def test_a_container_that_is_gone_after_the_upgrade_of_its_drained_node_is_maintenance():
+    lost = ended(137, reason="ContainerStatusUnknown")
+    assert seen_of(pod(phase="Failed", main=lost), is_draining=True).exit.cause is ExitCause.MAINTENANCE
+    assert seen_of(pod(phase="Failed", main=lost)).exit.cause is ExitCause.NODE_LOST
+
+
+def test_a_running_pod_that_is_evicted_announces_it():
+    item = pod(phase="Running", main={"running": {"startedAt": at(5)}}, deleted=True)
+    assert seen_of(item, is_draining=True).eviction == DRAINED
+    requested = pod(
+        phase="Running", main={"running": {"startedAt": at(5)}}, deleted=True, requested='{"grace_s": 30.0}'
+    )
+    assert seen_of(requested, is_draining=True).eviction == ""
 
 
 def test_a_deleted_pod_whose_end_was_never_reported_is_lost():
