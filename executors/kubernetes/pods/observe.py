@@ -227,7 +227,7 @@ class _Reading:
                 case "shm":
                     return ReplicaExit(ExitCause.OUT_OF_MEMORY, None, phrases.too_much_shm(message), at)
                 case "disk":
-                    return ReplicaExit(ExitCause.DISK_FULL, None, phrases.too_much_disk(message), at)
+                    return ReplicaExit(ExitCause.DISK_LIMIT, None, phrases.too_much_disk(message), at)
             return ReplicaExit(ExitCause.EVICTED, None, phrases.evicted(self.node, message), at)
         if reason in phrases.SHUTDOWNS:
             return ReplicaExit(ExitCause.MAINTENANCE, None, phrases.shut_down(self.node, message), at)

@@ -125,8 +125,8 @@ def test_too_much_shared_memory_is_reported(bench):
     bench.executor.create(order)
     observation = bench.ended(order, 150)
     # A kubelet since 1.22 sizes the volume, and the write fails; an older one evicts the pod.
-    assert observation.exit.cause in (ExitCause.OUT_OF_MEMORY, ExitCause.DISK_FULL)
-    assert "shm" in observation.exit.sentence or observation.exit.cause is ExitCause.DISK_FULL
+    assert observation.exit.cause in (ExitCause.OUT_OF_MEMORY, ExitCause.DISK_LIMIT)
+    assert "shm" in observation.exit.sentence or observation.exit.cause is ExitCause.DISK_LIMIT
 
 
 def test_deleted_by_hand_is_lost_and_says_so(bench):

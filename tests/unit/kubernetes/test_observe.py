@@ -147,7 +147,7 @@ def test_a_success_without_a_record_is_one():
         (
             "Evicted",
             "Pod ephemeral local storage usage exceeds the total limit of containers 1Gi.",
-            ExitCause.DISK_FULL,
+            ExitCause.DISK_LIMIT,
             "/data/output",
         ),
         ("Terminated", "Pod was terminated in response to imminent node shutdown.", ExitCause.MAINTENANCE, "shut down"),
