@@ -44,9 +44,11 @@ def test_a_full_output_volume_is_waited_for_and_not_counted(
     command = [sys.executable, "-c", WRITER]
     job = platform.client.submit({"name": "writer", "command": command, "max_restarts": 0, "output": f"{name}/job"})
 
-    reason = eventually(
-        lambda: job.detail().state == "queued" and job.detail().wait_reason, within_s=60, what="it waits for room"
-    )
+    def backoff() -> Any:
+        reason = job.detail().wait_reason
+        return reason if reason is not None and reason.code == "backoff" else None
+
+    reason = eventually(backoff, within_s=60, what="it waits for room")
     assert "volume small has no room" in reason.sentence, story_of(job)
     assert "Starts again at" in reason.sentence
     eventually(lambda: job.detail().attempt_count == 2, within_s=60, what="a second attempt, of none allowed")

@@ -41,6 +41,7 @@ class ExitCause(StrEnum):
     EVICTED = "evicted"  # its node ran short and the engine removed it
     MAINTENANCE = "maintenance"  # removed from a node that is healthy: drained, shut down, given to another pod
     ENGINE_REFUSED = "engine_refused"  # the engine did not take it, though the planner saw room
+    IMAGE_UNREACHABLE = "image_unreachable"  # its registry did not deliver the image in time
     UNKNOWN = "unknown"
 
 
@@ -401,6 +402,7 @@ _CAUSE_VERDICTS: Final[dict[ExitCause, tuple[ExitKind, str, bool]]] = {
     ExitCause.EVICTED: (ExitKind.PLATFORM, "The node of {replica} ran short, and {replica} was removed from it", False),
     ExitCause.MAINTENANCE: (ExitKind.PLATFORM, "{replica} was removed for the maintenance of its node", False),
     ExitCause.ENGINE_REFUSED: (ExitKind.PLATFORM, "The engine could not start {replica} where it was placed", False),
+    ExitCause.IMAGE_UNREACHABLE: (ExitKind.PLATFORM, "The image of {replica} could not be pulled in time", False),
     ExitCause.UNKNOWN: (
         ExitKind.PLATFORM,
         "{replica} is gone and left no exit code: its machine restarted, or somebody removed it",

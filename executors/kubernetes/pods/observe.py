@@ -311,15 +311,15 @@ class _Reading:
         # ImagePullBackOff alone does not say why; the event does.
         if reason == "ImagePullBackOff" and (not message or message.startswith("Back-off pulling image")):
             message = self.warning or message
-        if container == INSTALLER:
-            # The platform's own image: no fault of the job's.
-            detail = phrases.runtime_not_pulled(image, message)
-            return self._wait(detail, since, self.patience.other, ExitCause.ENGINE_REFUSED)
+        if container == INSTALLER or not (reason in phrases.HOPELESS_PULLS or phrases.is_no_such_image(message)):
+            limit = self.patience.other
+            detail = phrases.registry_away(image, message, since, None if since is None else since + limit)
+            if container == INSTALLER:
+                detail = phrases.of_platform(detail)
+            return self._wait(detail, since, limit, ExitCause.IMAGE_UNREACHABLE)
+        limit = timedelta() if reason in phrases.HOPELESS_PULLS else self.patience.image
         detail = phrases.image_not_pulled(image, reason, message)
-        if reason in phrases.HOPELESS_PULLS:
-            return self._wait(detail, since, timedelta(), ExitCause.START_FAILED)
-        limit = self.patience.image if phrases.is_no_such_image(message) else self.patience.other
-        return self._wait(detail, since, limit, ExitCause.START_FAILED)
+        return self._wait(detail, since, limit, ExitCause.START_REFUSED)
 
     def _wait(self, detail: str, since: datetime | None, limit: timedelta, cause: ExitCause) -> Observation:
         if since is None or self.now - since < limit:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 from typing import Final
 
 # https://github.com/kubernetes/kubernetes/blob/master/pkg/kubelet/images/types.go
@@ -48,19 +49,32 @@ def is_no_such_image(message: str) -> bool:
 def image_not_pulled(image: str, reason: str, message: str) -> str:
     if reason == "InvalidImageName":
         return f"{image!r} is no name of an image: {_clip(message)}"
-    if not message or (message.startswith("Back-off pulling image") and ": " not in message):
-        return f"Image {image} cannot be pulled; see that its name is right and that the nodes may pull it."
-    if is_no_such_image(message):
-        return (
-            f"Image {image} cannot be pulled: {_clip(message)} See that its name and tag are right, and that the "
-            "platform has a pull secret if it is private."
-        )
-    return f"Image {image} cannot be pulled: {_clip(message)}"
+    return (
+        f"Image {image} cannot be pulled: {_clip(message)} See that its name and tag are right, and that the "
+        "platform has a pull secret if it is private."
+    )
 
 
-def runtime_not_pulled(image: str, message: str) -> str:
+def registry_away(image: str, message: str, since: datetime | None, until: datetime | None) -> str:
+    """Something that mends itself keeps the image away. ``until``: when the attempt ends for it."""
+    when = f" since {since.astimezone(UTC):%H:%M} UTC" if since is not None else ""
+    end = f" until {until.astimezone(UTC):%H:%M} UTC" if until is not None else ""
     explanation = f": {_clip(message)}" if message else "."
-    return f"The platform's runtime image {image} cannot be pulled; tell the administrator{explanation}"
+    return (
+        f"Image {image} cannot be pulled: registry {registry_of(image)} does not deliver it{when}{explanation} "
+        f"The node tries again{end}, at most 5 minutes apart."
+    )
+
+
+def registry_of(image: str) -> str:
+    """The host of the registry, as container engines read the names of images."""
+    host, slash, _ = image.partition("/")
+    return host if slash and (host == "localhost" or "." in host or ":" in host) else "docker.io"
+
+
+def of_platform(sentence: str) -> str:
+    """``sentence`` about the runtime's image, which the job did not choose."""
+    return f"{sentence} It is the platform's runtime image: tell the administrator."
 
 
 def not_scheduled(node: str, message: str) -> str:

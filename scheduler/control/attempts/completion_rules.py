@@ -29,8 +29,16 @@ DEADLINE_SLACK: Final = timedelta(seconds=15)
 START_PATIENCE: Final = timedelta(minutes=10)
 # Ranks of a world end within seconds of each other; a gang that waits for a dead process is ended within a minute.
 HIDDEN_FAILURE_WAIT: Final = timedelta(seconds=30)
-# The place is gone, so the replica cannot start there again: the whole gang is placed again.
-_NODE_LOST: Final = frozenset({ExitCause.NODE_LOST, ExitCause.EVICTED, ExitCause.MAINTENANCE, ExitCause.ENGINE_REFUSED})
+# The place is gone or cannot be used, so the replica cannot start there again: the whole gang is placed again.
+_NODE_LOST: Final = frozenset(
+    {
+        ExitCause.NODE_LOST,
+        ExitCause.EVICTED,
+        ExitCause.MAINTENANCE,
+        ExitCause.ENGINE_REFUSED,
+        ExitCause.IMAGE_UNREACHABLE,
+    }
+)
 
 
 def apply_rules(draft: DecisionDraft) -> None:

@@ -169,6 +169,7 @@ def _end_after_failure(
     previous = snapshot.previous
     streak = 1 if progressed or previous is None else previous.streak + 1
     waits_for_room = verdict.signature == _VOLUME_FULL
+    is_image = culprit is not None and culprit.cause is ExitCause.IMAGE_UNREACHABLE
     # A program that fails at its first step reports that step each time, without having come any further.
     is_stuck = previous is not None and 0 < last_step == previous.last_step
     before = previous.signature if previous is not None and (is_stuck or not previous.has_progressed) else None
@@ -185,7 +186,8 @@ def _end_after_failure(
             sentence += f" It ended the same way twice in a row {place}, so it is not started a third time."
     elif is_platform and streak > PLATFORM_STREAK_LIMIT and not waits_for_room:
         event = JobEvent.FAIL
-        sentence += f" This happened {streak} times in a row; ask the administrator to look at the nodes."
+        place = "registry" if is_image else "nodes"
+        sentence += f" This happened {streak} times in a row; ask the administrator to look at the {place}."
     elif not is_platform and snapshot.job.restart_count >= limit:
         event = JobEvent.FAIL
         if limit:
@@ -205,12 +207,12 @@ def _end_after_failure(
         has_progressed=progressed,
         streak=streak,
         last_step=last_step,
-        delay=_delay(streak, waits_for_room=waits_for_room) if event is JobEvent.REQUEUE else timedelta(),
+        delay=_delay(streak, is_long=waits_for_room or is_image) if event is JobEvent.REQUEUE else timedelta(),
     )
 
 
-def _delay(streak: int, *, waits_for_room: bool) -> timedelta:
-    return infrastructure_delay(streak) if waits_for_room else restart_delay(streak)
+def _delay(streak: int, *, is_long: bool) -> timedelta:
+    return infrastructure_delay(streak) if is_long else restart_delay(streak)
 
 
 def _is_failure(member: GangMember) -> bool:

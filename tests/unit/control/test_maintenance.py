@@ -9,10 +9,11 @@ import pytest
 
 from core.domain.jobs.exits import ExitCause, ExitFacts, ExitKind, classify
 from core.domain.jobs.lifecycle import JobEvent
-from core.domain.jobs.states import ReplicaState
+from core.domain.jobs.states import AttemptState, ReplicaState
 from executors.base import Phase
-from scheduler.control.attempts.attempt_snapshot import StopCause
+from scheduler.control.attempts.attempt_snapshot import PreviousEnd, StopCause
 from scheduler.control.attempts.decide import decide_attempt
+from scheduler.control.attempts.ending import PLATFORM_STREAK_LIMIT
 from tests.unit.control.test_decide import NOW, STOPPED, follow, show, snapshot
 
 SENTENCE = "Pod a was evicted: node node-0 was drained (it is cordoned in the cluster)."
@@ -66,3 +67,18 @@ def test_an_evicted_replica_that_restarts_alone_takes_its_gang_to_another_node()
     assert (decision.stop.cause, decision.stop.is_final) == (StopCause.FAILURE, False)
     assert all(item.state is not ReplicaState.SUCCEEDED for item in decision.stops)
     assert show(snapshot(roles), worker_0=Phase.RUNNING)
+
+
+def test_a_registry_that_is_away_is_retried_uncounted_with_growing_waits_and_a_bound():
+    unreachable = (1, ExitCause.IMAGE_UNREACHABLE)
+    delays = []
+    for streak in (0, 1, 4, PLATFORM_STREAK_LIMIT):
+        previous = PreviousEnd("image_unreachable:worker", has_progressed=False, streak=streak) if streak else None
+        before = snapshot({"worker": 1}, attempt_state=AttemptState.STARTING, max_restarts=0, previous=previous)
+        decision = decide_attempt(show(before, worker_0=unreachable))
+        end = decide_attempt(follow(before, decision)).end
+        assert (end.kind, end.is_counted) == (ExitKind.PLATFORM, False)
+        delays.append((end.event, end.delay.total_seconds()))
+    requeue = JobEvent.REQUEUE
+    assert delays == [(requeue, 15), (requeue, 30), (requeue, 240), (JobEvent.FAIL, 0)]
+    assert "ask the administrator to look at the registry" in end.sentence

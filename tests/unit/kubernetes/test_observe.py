@@ -7,9 +7,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from core.domain.jobs.exits import ExitCause
+from core.domain.jobs.exits import ExitCause, ExitFacts, ExitKind, classify
 from executors.base import Phase
 from executors.kubernetes.pods.observe import Patience, has_started, has_stopped, is_beginning, read_pod, waits_since
+from executors.kubernetes.pods.phrases import registry_of
 
 NOW = datetime(2026, 1, 2, 12, 0, 0, tzinfo=UTC)
 LABELS = {
@@ -217,14 +218,35 @@ def test_a_missing_image_waits_a_little_and_fails_as_the_users():
     message = 'rpc error: code = NotFound desc = failed to pull and unpack image "x:1": not found'
     assert seen_of(on_node(5, "ErrImagePull", message)).phase is Phase.PENDING
     late = seen_of(on_node(46, "ErrImagePull", message))
-    assert (late.phase, late.exit.cause) == (Phase.FAILED, ExitCause.START_FAILED)
+    assert (late.phase, late.exit.cause) == (Phase.FAILED, ExitCause.START_REFUSED)  # no other attempt is made
     assert late.exit.sentence.startswith("Image image:1 cannot be pulled: rpc error")
 
 
 def test_a_registry_that_is_away_is_waited_for():
     message = "dial tcp 10.0.0.1:443: connect: connection refused"
-    assert seen_of(on_node(300, "ErrImagePull", message)).phase is Phase.PENDING
-    assert seen_of(on_node(601, "ErrImagePull", message)).phase is Phase.FAILED
+    pending = seen_of(on_node(300, "ErrImagePull", message))
+    assert pending.phase is Phase.PENDING
+    assert pending.detail == (
+        f"Image image:1 cannot be pulled: registry docker.io does not deliver it since 11:55 UTC: {message}. "
+        "The node tries again until 12:05 UTC, at most 5 minutes apart."
+    )
+    late = seen_of(on_node(601, "ErrImagePull", message))
+    assert (late.phase, late.exit.cause) == (Phase.FAILED, ExitCause.IMAGE_UNREACHABLE)
+    verdict = classify(ExitFacts("worker-0", "worker", late.exit.cause, None, NOW, late.exit.sentence))
+    assert (verdict.kind, verdict.fault) == (ExitKind.PLATFORM, None)
+
+
+@pytest.mark.parametrize(
+    ("image", "registry"),
+    [
+        ("python:3.11", "docker.io"),
+        ("user/image", "docker.io"),
+        ("registry.example:5000/a/b:1", "registry.example:5000"),
+        ("localhost/b", "localhost"),
+    ],
+)
+def test_the_registry_is_named_as_engines_read_it(image, registry):
+    assert registry_of(image) == registry
 
 
 def test_a_back_off_is_judged_by_what_was_reported_before():
@@ -248,8 +270,9 @@ def test_an_image_without_any_command_is_reported_and_ends_it_after_a_while():
 def test_the_platforms_own_image_is_no_fault_of_the_job():
     item = pod(init=waiting("ErrImagePull", "not found"), main=waiting("PodInitializing"), startTime=at(601))
     observation = seen_of(item)
-    assert observation.exit.cause is ExitCause.ENGINE_REFUSED
+    assert observation.exit.cause is ExitCause.IMAGE_UNREACHABLE
     assert "runtime:1" in observation.exit.sentence
+    assert "the platform's runtime image: tell the administrator" in observation.exit.sentence
 
 
 @pytest.mark.parametrize(
