@@ -71,7 +71,7 @@ class DisruptionBudgets:
         except (ExecutorError, ObjectNotFound) as error:
             log.warning("kubernetes.no_budget", attempt=order.key.attempt_id, why=str(error))
 
-    def lift_overdue(self, draining: Mapping[str, datetime], now: datetime) -> None:
+    def delete_expired(self, draining: Mapping[str, datetime], now: datetime) -> None:
         """Delete the budgets of attempts that stay on nodes which have been draining for too long.
 
         Args:

@@ -40,7 +40,7 @@ from executors.kubernetes.placeholders import Placeholders
 from executors.kubernetes.pods import render
 from executors.kubernetes.pods.create import PodCreator
 from executors.kubernetes.pods.delete import PodDeleter
-from executors.kubernetes.pods.observe import Patience, read_pod, waits_since
+from executors.kubernetes.pods.observe import Patience, node_of, read_pod, waits_since
 from executors.kubernetes.pods.pod_writer import change_world
 from executors.node_resources import with_memory_limit
 
@@ -235,7 +235,7 @@ class KubernetesExecutor:
         devices that no attempt uses: it is garbage collection's call, every few minutes.
         """
         self._deleter.forget_old_tombstones()
-        self._budgets.lift_overdue(self._nodes.draining(), self._clock())
+        self._budgets.delete_expired(self._nodes.draining(), self._clock())
         live = labels.databases([*self._pods.labels_of_attempts(), *self._deleter.labels_of_attempts()])
         self._placeholders.gc(live)
         return live
@@ -284,7 +284,7 @@ class KubernetesExecutor:
 
     def _read(self, pod: Json) -> Observation | None:
         now = self._clock()
-        is_draining = self._nodes.is_draining(str(pod["spec"].get("nodeName") or ""))
+        is_draining = self._nodes.is_draining(node_of(pod))
         return read_pod(pod, now, self._patience, warning=self._warnings.about(pod, now), is_draining=is_draining)
 
 

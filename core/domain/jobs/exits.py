@@ -439,7 +439,7 @@ def success_note(facts: ExitFacts) -> str:
     )
 
 
-def finds_disk_full(facts: ExitFacts, verdict: ExitVerdict) -> bool:
+def is_disk_full(facts: ExitFacts, verdict: ExitVerdict) -> bool:
     """Whether the replica found a disk full that may be its output volume. ``verdict``: of ``facts``."""
     return verdict.kind is ExitKind.CAPACITY and facts.cause is not ExitCause.DISK_LIMIT
 

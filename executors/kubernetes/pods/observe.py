@@ -113,6 +113,11 @@ def world_of(pod: Json) -> int | None:
     return int(number) if number is not None else None
 
 
+def node_of(pod: Json) -> str:
+    """The pod's node; of a pod that is on none yet, the planner's."""
+    return str(pod["spec"].get("nodeName") or _wanted_node(pod))
+
+
 def waits_since(pod: Json) -> datetime | None:
     """Since when the pod has been on a node without running; ``None`` when it is not so."""
     status = pod.get("status") or {}
@@ -139,7 +144,7 @@ class _Reading:
         self.warning = warning
         self.status: Json = pod.get("status") or {}
         self.name = str(pod["metadata"]["name"])
-        self.node = str(pod["spec"].get("nodeName") or _wanted_node(pod))
+        self.node = node_of(pod)
         self.is_deleted = pod["metadata"].get("deletionTimestamp") is not None
         self.was_requested = bool(stop_annotation(pod))
         self.is_evicted = self.is_deleted and not self.was_requested
@@ -231,7 +236,7 @@ class _Reading:
             return ReplicaExit(ExitCause.EVICTED, None, phrases.evicted(self.node, message), at)
         if reason in phrases.SHUTDOWNS:
             return ReplicaExit(ExitCause.MAINTENANCE, None, phrases.shut_down(self.node, message), at)
-        if reason in phrases.LOSSES:
+        if reason in phrases.LOST_NODES:
             return ReplicaExit(ExitCause.NODE_LOST, None, phrases.lost(self.node, message), at)
         if terminated:
             return self._failed_container(terminated)
@@ -278,6 +283,9 @@ class _Reading:
         if scheduled.get("status") == "False":
             detail = phrases.not_scheduled(self.node, str(scheduled.get("message") or ""))
             since = _time(scheduled.get("lastTransitionTime"))
+            if self.is_draining:
+                # kube-scheduler never lets it there, and another node may take it now.
+                return self._wait(phrases.cordoned(self.node), since, timedelta(), ExitCause.MAINTENANCE)
             return self._wait(detail, since, self.patience.scheduling, ExitCause.ENGINE_REFUSED)
         if not self.pod["spec"].get("nodeName"):
             return self._show(Phase.PENDING, "It waits for Kubernetes' scheduler.")

@@ -19,7 +19,7 @@ CONFIG_ERRORS: Final = frozenset({"CreateContainerConfigError", "CreateContainer
 # kubelet removed the pod to save its node: status.reason of a failed pod.
 EVICTIONS: Final = frozenset({"Evicted", "Preempting", "Preempted", "OutOfmemoryEviction"})
 SHUTDOWNS: Final = frozenset({"NodeShutdown", "Shutdown", "Terminated"})
-LOSSES: Final = frozenset({"NodeLost", "NodeAffinityLost"})
+LOST_NODES: Final = frozenset({"NodeLost", "NodeAffinityLost"})
 # Reasons of the condition DisruptionTarget (from 1.26) that say nothing against the node.
 _DISRUPTIONS: Final = {
     "PreemptionByScheduler": "kube-scheduler removed it for a pod of higher priority",
@@ -123,6 +123,10 @@ def lost(node: str, message: str) -> str:
 def is_maintenance(disruption: str) -> bool:
     """Whether ``disruption``, the reason of the condition DisruptionTarget, says nothing against the node."""
     return disruption in _DISRUPTIONS
+
+
+def cordoned(node: str) -> str:
+    return f"Node {node} was cordoned in the cluster before it could start there; it is placed again."
 
 
 def drained(name: str, node: str) -> str:

@@ -8,7 +8,7 @@ from typing import Final
 
 from trainmaster.spec import RestartPolicy
 
-from core.domain.jobs.exits import ExitCause, ExitFacts, ExitKind, classify, finds_disk_full
+from core.domain.jobs.exits import ExitCause, ExitFacts, ExitKind, classify, is_disk_full
 from core.domain.jobs.lifecycle import ReplicaEvent
 from core.domain.jobs.states import AttemptState, DesiredState, ReplicaState
 from core.domain.jobs.tracebacks import exception_at_end
@@ -166,7 +166,7 @@ def _decide_loss(draft: DecisionDraft, exit_: ExitFacts) -> None:
     is_counted = verdict.kind is not ExitKind.PLATFORM and not verdict.is_consequence
     restarts = draft.snapshot.job.restart_count + draft.counted_restarts
     is_exhausted = is_counted and restarts >= draft.snapshot.job.spec.max_restarts
-    if verdict.is_hopeless or is_exhausted or finds_disk_full(exit_, verdict):
+    if verdict.is_hopeless or is_exhausted or is_disk_full(exit_, verdict):
         draft.request_stop(StopCause.FAILURE, verdict.sentence)
         return
     draft.counted_restarts += is_counted
@@ -207,7 +207,7 @@ def _decide_restart(draft: DecisionDraft, member: GangMember, exit_: ExitFacts) 
     verdict = classify(exit_)
     is_counted = verdict.kind is not ExitKind.PLATFORM
     restarts = draft.snapshot.job.restart_count + draft.counted_restarts
-    if finds_disk_full(exit_, verdict) and member.role != EVALUATOR:
+    if is_disk_full(exit_, verdict) and member.role != EVALUATOR:
         draft.request_stop(StopCause.FAILURE, verdict.sentence)  # whether it is the output volume is decided at the end
         return
     is_node_lost = exit_.cause in _NODE_LOST

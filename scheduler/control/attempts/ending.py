@@ -14,7 +14,7 @@ from core.domain.jobs.exits import (
     ExitKind,
     ExitVerdict,
     classify,
-    finds_disk_full,
+    is_disk_full,
     for_server,
     is_retryable,
     root_cause,
@@ -32,6 +32,8 @@ PROGRESS_TIME: Final = timedelta(minutes=1)
 PLATFORM_STREAK_LIMIT: Final = 20
 
 
+# The table of nodes shows a cordon within this time; before, the gang could be placed on the same node again.
+_NODES_SYNC: Final = timedelta(seconds=6)
 # The signature of ends for a full output volume. They are the infrastructure's: the job waits for room.
 _VOLUME_FULL: Final = "volume_full"
 
@@ -132,7 +134,7 @@ def _with_volume(snapshot: AttemptSnapshot, verdict: ExitVerdict, culprit: ExitF
     """A full disk is the output volume's, unless that has room: then it was another one, such as the container's own
     ``/tmp``, and the program is to change.
     """
-    if culprit is None or not finds_disk_full(culprit, verdict):
+    if culprit is None or not is_disk_full(culprit, verdict):
         return verdict
     room = snapshot.output_room
     if room is not None and not room.is_short:
@@ -168,8 +170,7 @@ def _end_after_failure(
 ) -> AttemptEnd:
     previous = snapshot.previous
     streak = 1 if progressed or previous is None else previous.streak + 1
-    waits_for_room = verdict.signature == _VOLUME_FULL
-    is_image = culprit is not None and culprit.cause is ExitCause.IMAGE_UNREACHABLE
+    cause = verdict.signature.partition(":")[0]
     # A program that fails at its first step reports that step each time, without having come any further.
     is_stuck = previous is not None and 0 < last_step == previous.last_step
     before = previous.signature if previous is not None and (is_stuck or not previous.has_progressed) else None
@@ -184,9 +185,9 @@ def _end_after_failure(
                 verdict = replace(verdict, kind=ExitKind.USER_ERROR)
             place = f"at step {last_step}" if is_stuck else "without progress"
             sentence += f" It ended the same way twice in a row {place}, so it is not started a third time."
-    elif is_platform and streak > PLATFORM_STREAK_LIMIT and not waits_for_room:
+    elif is_platform and streak > PLATFORM_STREAK_LIMIT and cause != _VOLUME_FULL:
         event = JobEvent.FAIL
-        place = "registry" if is_image else "nodes"
+        place = "registry" if cause == ExitCause.IMAGE_UNREACHABLE else "nodes"
         sentence += f" This happened {streak} times in a row; ask the administrator to look at the {place}."
     elif not is_platform and snapshot.job.restart_count >= limit:
         event = JobEvent.FAIL
@@ -207,12 +208,14 @@ def _end_after_failure(
         has_progressed=progressed,
         streak=streak,
         last_step=last_step,
-        delay=_delay(streak, is_long=waits_for_room or is_image) if event is JobEvent.REQUEUE else timedelta(),
+        delay=_delay(streak, cause) if event is JobEvent.REQUEUE else timedelta(),
     )
 
 
-def _delay(streak: int, *, is_long: bool) -> timedelta:
-    return infrastructure_delay(streak) if is_long else restart_delay(streak)
+def _delay(streak: int, cause: str) -> timedelta:
+    if cause in (_VOLUME_FULL, ExitCause.IMAGE_UNREACHABLE):
+        return infrastructure_delay(streak)
+    return max(restart_delay(streak), _NODES_SYNC) if cause == ExitCause.MAINTENANCE else restart_delay(streak)
 
 
 def _is_failure(member: GangMember) -> bool:

@@ -32,6 +32,7 @@ def test_a_gang_of_which_one_replica_is_evicted_is_stopped_and_requeued_uncounte
     evicted = (143, ExitCause.MAINTENANCE)
     end = decide_attempt(show(follow(before, decision), worker_0=evicted, worker_1=STOPPED)).end
     assert (end.event, end.kind, end.is_counted, end.sentence) == (JobEvent.REQUEUE, ExitKind.PLATFORM, False, SENTENCE)
+    assert end.delay.total_seconds() == 6  # the planner knows of the cordon by then
 
 
 def test_a_peer_that_fails_in_the_moment_of_the_eviction_is_its_consequence():

@@ -54,12 +54,12 @@ def test_a_gang_runs_without_a_budget_where_the_platform_may_not_make_one(server
 
 
 def test_a_budget_blocks_a_drain_for_ten_minutes_at_most(server, budgets):
-    budgets.lift_overdue({"node-a": NOW - LONGEST_WAIT + timedelta(seconds=1)}, NOW)
-    budgets.lift_overdue({"node-b": NOW - LONGEST_WAIT}, NOW)
+    budgets.delete_expired({"node-a": NOW - LONGEST_WAIT + timedelta(seconds=1)}, NOW)
+    budgets.delete_expired({"node-b": NOW - LONGEST_WAIT}, NOW)
     assert server.received == []
     server.say(Answer(200, {}))
     for _ in range(2):  # deleted once
-        budgets.lift_overdue({"node-a": NOW - LONGEST_WAIT}, NOW)
+        budgets.delete_expired({"node-a": NOW - LONGEST_WAIT}, NOW)
     assert calls(server) == [("DELETE", "/apis/policy/v1/namespaces/jobs/poddisruptionbudgets/att-1")]
 
 

@@ -210,6 +210,12 @@ def test_what_does_not_fit_says_so_and_is_placed_again_after_a_while():
     assert late.exit.at == NOW - timedelta(seconds=1)
 
 
+def test_what_waits_for_a_node_that_was_cordoned_meanwhile_is_placed_again_at_once():
+    observation = seen_of(unscheduled(1), is_draining=True)
+    assert (observation.phase, observation.exit.cause) == (Phase.FAILED, ExitCause.MAINTENANCE)
+    assert "node-a was cordoned" in observation.exit.sentence
+
+
 def on_node(seconds, reason, message="", **more):
     return pod(main=waiting(reason, message), init={}, startTime=at(seconds), **more)
 
