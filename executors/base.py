@@ -47,6 +47,7 @@ class NodeInfo:
     gpus: tuple[Gpu, ...] = ()
     is_ready: bool = True
     condition: str = ""  # a sentence: why it is not ready, or why a ready node takes no new work
+    is_draining: bool = False  # in the engine: what runs there is to leave soon
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +172,8 @@ class Observation:
     exit: ReplicaExit | None = None  # set for SUCCEEDED and FAILED
     detail: str = ""  # why it is still pending, in words
     facts: Mapping[str, Any] = field(default_factory=dict)  # for people: pid, isolation, …
+    # A sentence: it still runs, and the engine ends it soon, without a request of the platform.
+    eviction: str = ""
 
 
 def newest_generations(observations: Iterable[Observation | None]) -> tuple[Observation, ...]:

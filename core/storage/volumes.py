@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 
 from core.db.tables import Job, Project, Volume, VolumeGrant
 from core.domain.errors import Conflict, InsufficientStorage, InvalidRequest, NotFound
+from core.domain.jobs.volume_room import VolumeRoom
 from core.storage.tree import LeavesVolume, Tree, TreeEntry, split_path
 
 # Reserved on the volume for its other users.
@@ -133,11 +134,17 @@ def demand_room(tree: Tree, size_bytes: int, holder: str, advice: str) -> None:
 
     ``holder``: the sentence's first words, such as "The registry's volume". ``advice``: what to do, its last part.
     """
-    with tree.open_folder() as fd:
-        status = os.fstatvfs(fd)
-    free = status.f_bavail * status.f_frsize
+    free = read_room(tree).free
     if free < size_bytes + RESERVE_BYTES:
         raise InsufficientStorage(f"{holder} has no room for {size_bytes:,} bytes ({free:,} are free); {advice}")
+
+
+def read_room(tree: Tree) -> VolumeRoom:
+    """The space on the file system of ``tree``. Raises as every method of :class:`Tree`."""
+    with tree.open_folder() as fd:
+        status = os.fstatvfs(fd)
+    free_files = status.f_favail if status.f_files else None
+    return VolumeRoom(status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize, free_files)
 
 
 def job_output(session: Session, job: Job) -> Tree:

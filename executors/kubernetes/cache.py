@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from core.domain.ids import AttemptId
@@ -111,6 +111,17 @@ class PodCache:
         self.reflector.require()
         with self._changed:
             return [next(iter(pods.values()))["metadata"]["labels"] for pods in self._own.values()]
+
+    def attempts_on(self, nodes: Collection[str]) -> Mapping[AttemptId, str]:
+        """The attempts with a pod on one of ``nodes``, each with its namespace. No request is made."""
+        self.reflector.require()
+        with self._changed:
+            return {
+                attempt_id: pod["metadata"]["namespace"]
+                for attempt_id, pods in self._own.items()
+                for pod in pods.values()
+                if pod["spec"].get("nodeName") in nodes
+            }
 
     def foreign_usage(self, database_id: str = "") -> Mapping[str, NodeUsage]:
         """By node: the usage that the planner does not count itself. ``pods`` counts all pods, ours too.

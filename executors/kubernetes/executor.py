@@ -7,6 +7,7 @@ It keeps nothing: pods are found again by labels, through a copy that a watch ke
 ``create``        sends them, in an order that is safe against crashes and concurrent removals
 ``observe``       a Pod as an observation, in ``phrases``
 ``pod_writer``    a new world of its gang, sent to a running Pod
+``budgets``       let a drain wait while the platform moves a gang
 ``placeholders``  Pods that hold shared devices for the Pods that use parts of them
 ``delete``        stop and remove
 ================  ====================================================================================================
@@ -30,6 +31,7 @@ from core.domain.jobs.layout import Layout, Ports
 from executors.base import NodeInfo, Observation, ReplicaKey, ReplicaOrder, newest_generations
 from executors.containers import labels, names
 from executors.kubernetes.api_server.client import Gone, Json, KubernetesClient, path
+from executors.kubernetes.budgets import DisruptionBudgets
 from executors.kubernetes.cache import PodCache
 from executors.kubernetes.namespaces import Namespaces
 from executors.kubernetes.nodes import KubernetesNodeCache
@@ -38,7 +40,7 @@ from executors.kubernetes.placeholders import Placeholders
 from executors.kubernetes.pods import render
 from executors.kubernetes.pods.create import PodCreator
 from executors.kubernetes.pods.delete import PodDeleter
-from executors.kubernetes.pods.observe import Patience, read_pod, waits_since
+from executors.kubernetes.pods.observe import Patience, node_of, read_pod, waits_since
 from executors.kubernetes.pods.pod_writer import change_world
 from executors.node_resources import with_memory_limit
 
@@ -172,7 +174,8 @@ class KubernetesExecutor:
         )
         self._nodes = KubernetesNodeCache(cluster, self._pods, options.rules, selector=node_selector)
         self._placeholders = Placeholders(cluster, options, namespaces, self._pods, self._clock)
-        self._creator = PodCreator(cluster, options, namespaces, self._pods, self._placeholders)
+        self._budgets = DisruptionBudgets(cluster, options.instance, self._pods)
+        self._creator = PodCreator(cluster, options, namespaces, self._pods, self._placeholders, self._budgets)
         self._deleter = PodDeleter(cluster, options, namespaces, self._pods, self._clock)
         self._warnings = PodWarnings(cluster)
 
@@ -228,10 +231,11 @@ class KubernetesExecutor:
         return newest_generations(map(self._read, pods))
 
     def attempts(self) -> Mapping[AttemptId, str]:
-        """Also deletes old tombstones, and placeholders of shared devices that no attempt uses: it is garbage
-        collection's call, every few minutes.
+        """Also deletes old tombstones, budgets that have blocked a drain for too long, and placeholders of shared
+        devices that no attempt uses: it is garbage collection's call, every few minutes.
         """
         self._deleter.forget_old_tombstones()
+        self._budgets.delete_expired(self._nodes.draining(), self._clock())
         live = labels.databases([*self._pods.labels_of_attempts(), *self._deleter.labels_of_attempts()])
         self._placeholders.gc(live)
         return live
@@ -280,7 +284,8 @@ class KubernetesExecutor:
 
     def _read(self, pod: Json) -> Observation | None:
         now = self._clock()
-        return read_pod(pod, now, self._patience, warning=self._warnings.about(pod, now))
+        is_draining = self._nodes.is_draining(node_of(pod))
+        return read_pod(pod, now, self._patience, warning=self._warnings.about(pod, now), is_draining=is_draining)
 
 
 def _utc_now() -> datetime:

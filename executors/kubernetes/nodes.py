@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
@@ -35,10 +36,16 @@ _KNOWN: Final = {
     "ToBeDeletedByClusterAutoscaler": "The cluster's autoscaler is taking it away",
     "DeletionCandidateOfClusterAutoscaler": "The cluster's autoscaler wants to take it away",
     "karpenter.sh/disrupted": "Karpenter is taking it away",
+    "karpenter.sh/disruption": "Karpenter is taking it away",
     "node-role.kubernetes.io/control-plane": "It is reserved for the cluster's control plane",
     "node-role.kubernetes.io/master": "It is reserved for the cluster's control plane",
 }
 
+_CORDON: Final = "node.kubernetes.io/unschedulable"
+# Taints of nodes that are to be empty soon: their pods are evicted next.
+_DRAINS: Final = frozenset(
+    {_CORDON, "ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted", "karpenter.sh/disruption"}
+)
 
 # As the planner reads them (scheduler.planning.placement.cluster).
 RACK: Final = "topology/rack"
@@ -115,7 +122,21 @@ def read_node(node: Mapping[str, Any], use: NodeUsage, rules: NodeRules) -> Node
         gpus=tuple(gpus),
         is_ready=not why_not_ready,
         condition=why_not_ready or _why_closed(own, spec, status, use, rules),
+        is_draining=is_draining(node),
     )
+
+
+def is_draining(node: Mapping[str, Any]) -> bool:
+    """Whether the node is cordoned, or about to be taken away: what runs there is evicted soon."""
+    spec = node.get("spec") or {}
+    return bool(spec.get("unschedulable")) or any(taint["key"] in _DRAINS for taint in spec.get("taints") or ())
+
+
+def draining_since(node: Mapping[str, Any]) -> datetime | None:
+    """When the node was cordoned, as the control plane noted it on the taint; ``None``: it is not, or not known."""
+    taints = (node.get("spec") or {}).get("taints") or ()
+    times = [taint["timeAdded"] for taint in taints if taint["key"] in _DRAINS and taint.get("timeAdded")]
+    return min(map(datetime.fromisoformat, times), default=None)
 
 
 class KubernetesNodeCache:
@@ -146,6 +167,18 @@ class KubernetesNodeCache:
         self.reflector.require()
         with self._lock:
             return tuple(self._info(node, use.get(name, NO_USAGE)) for name, node in sorted(self._nodes.items()))
+
+    def is_draining(self, name: str) -> bool:
+        """As the copy shows it; false where there is none. No request is made."""
+        with self._lock:
+            node = self._nodes.get(name)
+        return node is not None and is_draining(node)
+
+    def draining(self) -> Mapping[str, datetime]:
+        """The nodes that are being drained, and since when, where that is known. No request is made."""
+        with self._lock:
+            nodes = list(self._nodes.items())
+        return {name: since for name, node in nodes if (since := draining_since(node)) is not None}
 
     def replace(self, items: Iterable[Json], resource_version: str) -> None:  # noqa: ARG002 (the Store's interface)
         nodes = {node["metadata"]["name"]: _lean(node) for node in items}

@@ -39,6 +39,8 @@ class Node(Base):
     condition: Mapped[str] = mapped_column(Text, default="")
     is_cordoned: Mapped[bool] = mapped_column(Boolean, default=False)
     is_draining: Mapped[bool] = mapped_column(Boolean, default=False, server_default=false())  # implies is_cordoned
+    # As the executor reports it: it is cordoned in the engine, and its replicas are evicted soon.
+    is_draining_in_engine: Mapped[bool] = mapped_column(Boolean, default=False, server_default=false())
     cordon_reason: Mapped[str] = mapped_column(Text, default="")
     seen_at: Mapped[datetime]
     quarantine: Mapped[dict[str, Any] | None]

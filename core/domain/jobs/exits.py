@@ -32,13 +32,16 @@ class ExitCause(StrEnum):
     INTERPRETER_MISSING = "interpreter_missing"
     START_FAILED = "start_failed"  # work folder, image, engine …: another attempt may succeed
     START_REFUSED = "start_refused"  # no input, a wrong archive, no write permission …: no other attempt can succeed
-    DISK_FULL = "disk_full"
+    DISK_FULL = "disk_full"  # the output volume, as far as is known
+    DISK_LIMIT = "disk_limit"  # it wrote more to its node's disk than it may
     HANGING_EXIT = (
         "hanging_exit"  # its work is done but it did not exit: ended by the watchdog, with the work's exit_code
     )
     NODE_LOST = "node_lost"
     EVICTED = "evicted"  # its node ran short and the engine removed it
+    MAINTENANCE = "maintenance"  # removed from a node that is healthy: drained, shut down, given to another pod
     ENGINE_REFUSED = "engine_refused"  # the engine did not take it, though the planner saw room
+    IMAGE_UNREACHABLE = "image_unreachable"  # its registry did not deliver the image in time
     UNKNOWN = "unknown"
 
 
@@ -394,9 +397,12 @@ _CAUSE_VERDICTS: Final[dict[ExitCause, tuple[ExitKind, str, bool]]] = {
         "The disk was full while {replica} was writing: free space on the output volume, or keep fewer checkpoints",
         False,
     ),
+    ExitCause.DISK_LIMIT: (ExitKind.CAPACITY, "{replica} wrote more to its node's disk than it may", False),
     ExitCause.NODE_LOST: (ExitKind.PLATFORM, "The node of {replica} was lost", False),
     ExitCause.EVICTED: (ExitKind.PLATFORM, "The node of {replica} ran short, and {replica} was removed from it", False),
+    ExitCause.MAINTENANCE: (ExitKind.PLATFORM, "{replica} was removed for the maintenance of its node", False),
     ExitCause.ENGINE_REFUSED: (ExitKind.PLATFORM, "The engine could not start {replica} where it was placed", False),
+    ExitCause.IMAGE_UNREACHABLE: (ExitKind.PLATFORM, "The image of {replica} could not be pulled in time", False),
     ExitCause.UNKNOWN: (
         ExitKind.PLATFORM,
         "{replica} is gone and left no exit code: its machine restarted, or somebody removed it",
@@ -431,6 +437,11 @@ def success_note(facts: ExitFacts) -> str:
         f" Warning: {facts.replica} ran without a GPU: {quote} – request GPUs "
         f"(`--gpus`, roles.{facts.role}.resources.gpus), and install a framework with CUDA where the job runs."
     )
+
+
+def is_disk_full(facts: ExitFacts, verdict: ExitVerdict) -> bool:
+    """Whether the replica found a disk full that may be its output volume. ``verdict``: of ``facts``."""
+    return verdict.kind is ExitKind.CAPACITY and facts.cause is not ExitCause.DISK_LIMIT
 
 
 def for_server(verdict: ExitVerdict) -> ExitVerdict:

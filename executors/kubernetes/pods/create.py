@@ -1,14 +1,14 @@
 """From orders to running Pods, in steps that may be killed, repeated and made by two processes at once.
 
-1. the attempt's Service; 2. its NetworkPolicy, and the Secrets, all owned by the Service; 3. is the attempt still
-wanted? 4. the Pods, owned by the Service, several at once.
+1. the attempt's Service; 2. its NetworkPolicy, its disruption budget and the Secrets, all owned by the Service; 3. is
+the attempt still wanted? 4. the Pods, owned by the Service, several at once.
 
 Every name is deterministic, so a repeated step finds the existing object. A removal (``delete``) writes a tombstone
 first and deletes the Secrets next. So a creator that sees no tombstone in step 3 has made its Secrets before the
 removal deletes them: a Pod that it posts late, however late, waits for a Secret that never comes, until our gc or
 the cluster's garbage collector takes it away. No container of it ever starts.
 
-Each step is one request for all replicas that are created together, but for the Pods: a gang of eight is twelve
+Each step is one request for all replicas that are created together, but for the Pods: a gang of eight is thirteen
 requests.
 """
 
@@ -26,6 +26,7 @@ from core.domain.ids import AttemptId
 from executors.base import ReplicaKey, ReplicaOrder
 from executors.containers import labels, names
 from executors.kubernetes.api_server.client import Json, KubernetesClient, ObjectExists, ObjectNotFound, path
+from executors.kubernetes.budgets import DisruptionBudgets
 from executors.kubernetes.cache import PodCache
 from executors.kubernetes.namespaces import Namespaces
 from executors.kubernetes.options import KubernetesOptions
@@ -51,12 +52,14 @@ class PodCreator:
         namespaces: Namespaces,
         pods: PodCache,
         placeholders: Placeholders,
+        budgets: DisruptionBudgets,
     ) -> None:
         self._cluster = cluster
         self._options = options
         self._namespaces = namespaces
         self._pods = pods
         self._placeholders = placeholders
+        self._budgets = budgets
         self._services: OrderedDict[AttemptId, Json] = OrderedDict()
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(_CREATION_THREADS, thread_name_prefix="pods")
@@ -103,14 +106,14 @@ class PodCreator:
         for order in orders:
             self._namespaces.ensure(order)
         is_restart = any(order.key.generation > 1 for order in orders)
-        service, policy = self._service(first, namespace, may_remember=not is_restart)
+        service, protection = self._service(first, namespace, may_remember=not is_restart)
         for part in parts:
             self._make(path("secrets", namespace), render.owned(part.secret, "Service", service))
         if self._is_removed(first.key.attempt_id):
             self._undo(first.key.attempt_id, parts, namespace)
             raise AttemptRemoved(f"Attempt {first.key.attempt_id} was removed; start a new attempt.")
-        if policy is not None:
-            policy.result()
+        if protection is not None:
+            protection.result()
         # After the Service: as long as it is there, gc leaves what is held for its attempt.
         devices = self._placeholders.hold([order for order in orders if order.request.gpu_milli])
         for key, device in devices.items():
@@ -160,7 +163,8 @@ class PodCreator:
         return frozenset(labels.key_of(pod["metadata"]["labels"]) for pod in pods)
 
     def _service(self, order: ReplicaOrder, namespace: str, *, may_remember: bool) -> tuple[Json, Future[None] | None]:
-        """The attempt's Service, which is there, and its network policy, which must be before the first Pod.
+        """The attempt's Service, which is there, and what protects it: its network policy and its disruption budget,
+        which must be there before the first Pod.
 
         Args:
             may_remember: whether the cached Service may be used. One that was deleted by hand since takes with it
@@ -174,15 +178,15 @@ class PodCreator:
         service = render.render_service(order, self._options, namespace)
         made = self._make(path("services", namespace), service) or self._known(namespace, service)
         lean = {"metadata": {key: made["metadata"][key] for key in ("name", "uid")}}
-        if self._options.is_isolated:
-            return lean, self._pool.submit(self._isolate, order, namespace, lean)
-        self._remember(attempt_id, lean)
-        return lean, None
+        return lean, self._pool.submit(self._protect, order, namespace, lean)
 
-    def _isolate(self, order: ReplicaOrder, namespace: str, service: Json) -> None:
+    def _protect(self, order: ReplicaOrder, namespace: str, service: Json) -> None:
+        """The network policy and the disruption budget."""
         owner = render.owner_reference("Service", service)
-        policy = render_policy(order, self._options.instance, namespace, owner, egress=self._options.egress)
-        self._make(policies_url(namespace), policy)
+        if self._options.is_isolated:
+            policy = render_policy(order, self._options.instance, namespace, owner, egress=self._options.egress)
+            self._make(policies_url(namespace), policy)
+        self._budgets.create(order, namespace, owner)
         self._remember(order.key.attempt_id, service)
 
     def _remember(self, attempt_id: AttemptId, service: Json) -> None:

@@ -7,12 +7,15 @@ nothing yet, or why it waits            pending, in words; failed when that last
 main container runs                     running; pending, where it waits for its place in an elastic gang
 main container ended                    its exit record; without one its exit code and reason
 failed before it ran                    failed, by its reason: the node refused it, evicted it, was shut down
+being deleted, not by us, and it runs   running, with the eviction; its end is maintenance where the node is cordoned,
+                                        evicted or shut down, else unknown: never a fault of the node
 being deleted, its end unknown          lost
 ======================================  ===========================================================================
 """
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -49,14 +52,17 @@ class Patience:
     other: timedelta = timedelta(minutes=10)
 
 
-def read_pod(pod: Json, now: datetime, patience: Patience, *, warning: str = "") -> Observation | None:
+def read_pod(
+    pod: Json, now: datetime, patience: Patience, *, warning: str = "", is_draining: bool = False
+) -> Observation | None:
     """The observation of a pod; ``None`` when the pod is no replica.
 
     Args:
         warning: kubelet's latest warning about the pod, where it has been pending for a while.
+        is_draining: whether its node is cordoned in the cluster.
     """
     key = labels.key_of(pod["metadata"].get("labels") or {})
-    return None if key is None else _Reading(pod, key, now, patience, warning).observation()
+    return None if key is None else _Reading(pod, key, now, patience, warning, is_draining=is_draining).observation()
 
 
 def is_over(pod: Json) -> bool:
@@ -107,6 +113,11 @@ def world_of(pod: Json) -> int | None:
     return int(number) if number is not None else None
 
 
+def node_of(pod: Json) -> str:
+    """The pod's node; of a pod that is on none yet, the planner's."""
+    return str(pod["spec"].get("nodeName") or _wanted_node(pod))
+
+
 def waits_since(pod: Json) -> datetime | None:
     """Since when the pod has been on a node without running; ``None`` when it is not so."""
     status = pod.get("status") or {}
@@ -123,7 +134,9 @@ def waits_since(pod: Json) -> datetime | None:
 class _Reading:
     """Parses one pod."""
 
-    def __init__(self, pod: Json, key: ReplicaKey, now: datetime, patience: Patience, warning: str) -> None:
+    def __init__(
+        self, pod: Json, key: ReplicaKey, now: datetime, patience: Patience, warning: str, *, is_draining: bool
+    ) -> None:
         self.pod = pod
         self.key = key
         self.now = now
@@ -131,9 +144,12 @@ class _Reading:
         self.warning = warning
         self.status: Json = pod.get("status") or {}
         self.name = str(pod["metadata"]["name"])
-        self.node = str(pod["spec"].get("nodeName") or _wanted_node(pod))
+        self.node = node_of(pod)
         self.is_deleted = pod["metadata"].get("deletionTimestamp") is not None
         self.was_requested = bool(stop_annotation(pod))
+        self.is_evicted = self.is_deleted and not self.was_requested
+        self.is_draining = is_draining
+        self.disruption = str(_condition(self.status, "DisruptionTarget").get("reason") or "")
         self.world = world_of(pod)
         self.main = _state(pod, "containerStatuses", MAIN)
         self.began = _time((self.main.get("running") or self.main.get("terminated") or {}).get("startedAt"))
@@ -145,10 +161,10 @@ class _Reading:
         if self.is_deleted and self._has_unknown_exit():
             return self._show(Phase.LOST, self._deleted())
         if "running" in self.main:
-            detail = self._deleted() if self.is_deleted and not self.was_requested else ""
+            detail = self._deleted() if self.is_evicted else ""
             if self.world == 0:
                 return self._show(Phase.PENDING, detail or "Waiting for its place in the gang.")
-            return self._show(Phase.RUNNING, detail)
+            return replace(self._show(Phase.RUNNING, detail), eviction=detail)
         if self.status.get("phase") == "Unknown":
             return self._show(Phase.RUNNING if self.began else Phase.PENDING, f"Node {self.node} does not report.")
         return self._pending()
@@ -165,9 +181,23 @@ class _Reading:
             return self._failed_pod(reason, str(self.status.get("message") or ""))
         if terminated is None:
             return self._failed_installer()
-        if self.is_deleted and not self.was_requested and (record is not None or self._has_unknown_exit()):
-            return None if record is None else replace(record, sentence=self._deleted())
-        return record or self._failed_container(terminated)
+        if self.is_evicted and (record is not None or self._has_unknown_exit() or _is_killed(terminated)):
+            if record is None and self._has_unknown_exit() and not self._is_maintenance():
+                return None
+            return self._eviction()
+        if record is not None:
+            return replace(record, cause=self._lost_cause())  # a NODE_LOST
+        return self._failed_container(terminated)
+
+    def _eviction(self) -> ReplicaExit:
+        """The end of a pod that was deleted from outside. Its peers may end before it: it began with the deletion."""
+        grace = timedelta(seconds=float(self.pod["metadata"].get("deletionGracePeriodSeconds") or 0))
+        deleted = _time(self.pod["metadata"].get("deletionTimestamp")) or self.now
+        cause = ExitCause.MAINTENANCE if self._is_maintenance() else ExitCause.UNKNOWN
+        return ReplicaExit(cause, None, self._deleted(), min(deleted - grace, self.now))
+
+    def _is_maintenance(self) -> bool:
+        return self.is_draining or phrases.is_maintenance(self.disruption)
 
     def _failed_container(self, terminated: Json) -> ReplicaExit:
         """The main container ended and left no record."""
@@ -175,7 +205,7 @@ class _Reading:
         reason, message = str(terminated.get("reason") or ""), str(terminated.get("message") or "")
         code = terminated.get("exitCode")
         if reason in _LOST_CONTAINER:
-            return ReplicaExit(ExitCause.NODE_LOST, None, phrases.rebooted(self.node), at)
+            return ReplicaExit(self._lost_cause(), None, phrases.rebooted(self.node), at)
         if reason in ("StartError", "ContainerCannotRun"):
             is_missing = "executable file not found" in message or "no such file or directory" in message
             cause = ExitCause.COMMAND_NOT_FOUND if is_missing else ExitCause.START_FAILED
@@ -202,10 +232,12 @@ class _Reading:
                 case "shm":
                     return ReplicaExit(ExitCause.OUT_OF_MEMORY, None, phrases.too_much_shm(message), at)
                 case "disk":
-                    return ReplicaExit(ExitCause.DISK_FULL, None, phrases.too_much_disk(message), at)
+                    return ReplicaExit(ExitCause.DISK_LIMIT, None, phrases.too_much_disk(message), at)
             return ReplicaExit(ExitCause.EVICTED, None, phrases.evicted(self.node, message), at)
         if reason in phrases.SHUTDOWNS:
-            return ReplicaExit(ExitCause.NODE_LOST, None, phrases.shut_down(self.node, message), at)
+            return ReplicaExit(ExitCause.MAINTENANCE, None, phrases.shut_down(self.node, message), at)
+        if reason in phrases.LOST_NODES:
+            return ReplicaExit(ExitCause.NODE_LOST, None, phrases.lost(self.node, message), at)
         if terminated:
             return self._failed_container(terminated)
         return ReplicaExit(ExitCause.ENGINE_REFUSED, None, phrases.refused_by_node(self.node, reason, message), at)
@@ -221,10 +253,16 @@ class _Reading:
         at = _time(terminated.get("finishedAt")) or self.now
         if self.was_requested:
             return ReplicaExit(ExitCause.STOPPED, None, "Stopped because the platform asked.", at)
+        if self.is_evicted:
+            return self._eviction()
         if str(terminated.get("reason") or "") in _LOST_CONTAINER:
-            return ReplicaExit(ExitCause.NODE_LOST, None, phrases.rebooted(self.node), at)
+            return ReplicaExit(self._lost_cause(), None, phrases.rebooted(self.node), at)
         code, message = terminated.get("exitCode"), str(terminated.get("message") or "")
         return ReplicaExit(ExitCause.ENGINE_REFUSED, None, phrases.not_installed(code, message), at)
+
+    def _lost_cause(self) -> ExitCause:
+        """Of a container that is gone as after a reboot: that of a drained node is part of its maintenance."""
+        return ExitCause.MAINTENANCE if self.is_draining else ExitCause.NODE_LOST
 
     def _has_unknown_exit(self) -> bool:
         """Whether the container is over and its exit unknown: kubelet clears its status when it deletes a pod."""
@@ -232,8 +270,9 @@ class _Reading:
         return terminated is not None and _time(terminated.get("finishedAt")) is None
 
     def _deleted(self) -> str:
-        condition = _condition(self.status, "DisruptionTarget")
-        return phrases.deleted(self.name, str(condition.get("reason") or ""))
+        if self.is_draining:
+            return phrases.drained(self.name, self.node)
+        return phrases.deleted(self.name, self.disruption)
 
     # Before the start
 
@@ -244,6 +283,9 @@ class _Reading:
         if scheduled.get("status") == "False":
             detail = phrases.not_scheduled(self.node, str(scheduled.get("message") or ""))
             since = _time(scheduled.get("lastTransitionTime"))
+            if self.is_draining:
+                # kube-scheduler never lets it there, and another node may take it now.
+                return self._wait(phrases.cordoned(self.node), since, timedelta(), ExitCause.MAINTENANCE)
             return self._wait(detail, since, self.patience.scheduling, ExitCause.ENGINE_REFUSED)
         if not self.pod["spec"].get("nodeName"):
             return self._show(Phase.PENDING, "It waits for Kubernetes' scheduler.")
@@ -277,15 +319,15 @@ class _Reading:
         # ImagePullBackOff alone does not say why; the event does.
         if reason == "ImagePullBackOff" and (not message or message.startswith("Back-off pulling image")):
             message = self.warning or message
-        if container == INSTALLER:
-            # The platform's own image: no fault of the job's.
-            detail = phrases.runtime_not_pulled(image, message)
-            return self._wait(detail, since, self.patience.other, ExitCause.ENGINE_REFUSED)
+        if container == INSTALLER or not (reason in phrases.HOPELESS_PULLS or phrases.is_no_such_image(message)):
+            limit = self.patience.other
+            detail = phrases.registry_away(image, message, since, None if since is None else since + limit)
+            if container == INSTALLER:
+                detail = phrases.of_platform(detail)
+            return self._wait(detail, since, limit, ExitCause.IMAGE_UNREACHABLE)
+        limit = timedelta() if reason in phrases.HOPELESS_PULLS else self.patience.image
         detail = phrases.image_not_pulled(image, reason, message)
-        if reason in phrases.HOPELESS_PULLS:
-            return self._wait(detail, since, timedelta(), ExitCause.START_FAILED)
-        limit = self.patience.image if phrases.is_no_such_image(message) else self.patience.other
-        return self._wait(detail, since, limit, ExitCause.START_FAILED)
+        return self._wait(detail, since, limit, ExitCause.START_REFUSED)
 
     def _wait(self, detail: str, since: datetime | None, limit: timedelta, cause: ExitCause) -> Observation:
         if since is None or self.now - since < limit:
@@ -328,6 +370,13 @@ class _Reading:
 def _state(pod: Json, kind: str, container: str) -> Json:
     statuses = (pod.get("status") or {}).get(kind) or ()
     return next((status.get("state") or {} for status in statuses if status["name"] == container), {})
+
+
+def _is_killed(terminated: Json) -> bool:
+    """By SIGTERM or SIGKILL, the signals of a deletion."""
+    if terminated.get("reason") == "OOMKilled":
+        return False
+    return terminated.get("exitCode") in (128 + signal.SIGTERM, 128 + signal.SIGKILL)
 
 
 def _message(terminated: Json | None) -> bytes:

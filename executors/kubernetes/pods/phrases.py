@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 from typing import Final
 
 # https://github.com/kubernetes/kubernetes/blob/master/pkg/kubelet/images/types.go
@@ -17,7 +18,15 @@ CONFIG_ERRORS: Final = frozenset({"CreateContainerConfigError", "CreateContainer
 
 # kubelet removed the pod to save its node: status.reason of a failed pod.
 EVICTIONS: Final = frozenset({"Evicted", "Preempting", "Preempted", "OutOfmemoryEviction"})
-SHUTDOWNS: Final = frozenset({"NodeShutdown", "Shutdown", "Terminated", "NodeLost", "NodeAffinityLost"})
+SHUTDOWNS: Final = frozenset({"NodeShutdown", "Shutdown", "Terminated"})
+LOST_NODES: Final = frozenset({"NodeLost", "NodeAffinityLost"})
+# Reasons of the condition DisruptionTarget (from 1.26) that say nothing against the node.
+_DISRUPTIONS: Final = {
+    "PreemptionByScheduler": "kube-scheduler removed it for a pod of higher priority",
+    "EvictionByEvictionAPI": "it was evicted, as by a drain of its node",
+    "DeletionByTaintManager": "its node was tainted",
+    "TerminationByKubelet": "its node removed it, as when it shuts down",
+}
 
 _POD_LIMITS: Final = (
     (re.compile(r'[Uu]sage of EmptyDir volume "shm" exceeds'), "shm"),
@@ -40,19 +49,32 @@ def is_no_such_image(message: str) -> bool:
 def image_not_pulled(image: str, reason: str, message: str) -> str:
     if reason == "InvalidImageName":
         return f"{image!r} is no name of an image: {_clip(message)}"
-    if not message or (message.startswith("Back-off pulling image") and ": " not in message):
-        return f"Image {image} cannot be pulled; see that its name is right and that the nodes may pull it."
-    if is_no_such_image(message):
-        return (
-            f"Image {image} cannot be pulled: {_clip(message)} See that its name and tag are right, and that the "
-            "platform has a pull secret if it is private."
-        )
-    return f"Image {image} cannot be pulled: {_clip(message)}"
+    return (
+        f"Image {image} cannot be pulled: {_clip(message)} See that its name and tag are right, and that the "
+        "platform has a pull secret if it is private."
+    )
 
 
-def runtime_not_pulled(image: str, message: str) -> str:
+def registry_away(image: str, message: str, since: datetime | None, until: datetime | None) -> str:
+    """Something that mends itself keeps the image away. ``until``: when the attempt ends for it."""
+    when = f" since {since.astimezone(UTC):%H:%M} UTC" if since is not None else ""
+    end = f" until {until.astimezone(UTC):%H:%M} UTC" if until is not None else ""
     explanation = f": {_clip(message)}" if message else "."
-    return f"The platform's runtime image {image} cannot be pulled; tell the administrator{explanation}"
+    return (
+        f"Image {image} cannot be pulled: registry {registry_of(image)} does not deliver it{when}{explanation} "
+        f"The node tries again{end}, at most 5 minutes apart."
+    )
+
+
+def registry_of(image: str) -> str:
+    """The host of the registry, as container engines read the names of images."""
+    host, slash, _ = image.partition("/")
+    return host if slash and (host == "localhost" or "." in host or ":" in host) else "docker.io"
+
+
+def of_platform(sentence: str) -> str:
+    """``sentence`` about the runtime's image, which the job did not choose."""
+    return f"{sentence} It is the platform's runtime image: tell the administrator."
 
 
 def not_scheduled(node: str, message: str) -> str:
@@ -93,15 +115,28 @@ def shut_down(node: str, message: str) -> str:
     return f"Node {node} was shut down{explanation}"
 
 
+def lost(node: str, message: str) -> str:
+    explanation = f": {_clip(message)}" if message else "."
+    return f"Node {node} was lost{explanation}"
+
+
+def is_maintenance(disruption: str) -> bool:
+    """Whether ``disruption``, the reason of the condition DisruptionTarget, says nothing against the node."""
+    return disruption in _DISRUPTIONS
+
+
+def cordoned(node: str) -> str:
+    return f"Node {node} was cordoned in the cluster before it could start there; it is placed again."
+
+
+def drained(name: str, node: str) -> str:
+    return f"Pod {name} was evicted: node {node} was drained (it is cordoned in the cluster)."
+
+
 def deleted(name: str, disruption: str) -> str:
-    """Deleted from outside the platform. ``disruption``: reason of the condition DisruptionTarget (from 1.26)."""
-    by = {
-        "PreemptionByScheduler": "kube-scheduler removed it for a pod of higher priority",
-        "EvictionByEvictionAPI": "it was evicted, as by a drain of its node",
-        "DeletionByTaintManager": "its node was tainted",
-        "DeletionByPodGC": "its node is gone",
-        "TerminationByKubelet": "its node removed it",
-    }.get(disruption, "it was deleted in the cluster from outside the platform")
+    """Deleted from outside the platform. ``disruption``: reason of the condition DisruptionTarget, or empty."""
+    unknown = "it was deleted in the cluster from outside the platform"
+    by = {**_DISRUPTIONS, "DeletionByPodGC": "its node is gone"}.get(disruption, unknown)
     return f"Pod {name} is gone: {by}."
 
 

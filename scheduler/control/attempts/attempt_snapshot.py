@@ -14,6 +14,7 @@ from core.domain.ids import AttemptId, JobId
 from core.domain.jobs.exits import ExitFacts
 from core.domain.jobs.layout import Layout
 from core.domain.jobs.states import AttemptState, DesiredState, JobState, ReplicaState
+from core.domain.jobs.volume_room import VolumeRoom
 from executors.base import Observation
 
 # Roles that serve: they never decide the end of a job and are stopped as soon as the deciding roles are done.
@@ -34,6 +35,8 @@ class StopCause(StrEnum):
     CAPACITY = "capacity"  # the executor could not start it for too long
     REMOVED = "removed"  # the executor removed it before, as after a database was restored from a backup
     PREEMPT = "preempt"  # the planner gives its place to another job; it goes on later
+    VOLUME_FULL = "volume_full"  # its output folder cannot be made: the volume has no room
+    MAINTENANCE = "maintenance"  # the engine evicts a replica, as by a drain of its node
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,12 +160,14 @@ class AttemptSnapshot:
     """All inputs of :func:`scheduler.control.attempts.decide.decide_attempt`.
 
     ``observed``: the executor's observations, by (role, index). ``lost_nodes``: nodes that have been gone for too long,
-    with the time when they were last seen. ``refusal``: the executor's message when it refused to start a replica of
-    this attempt; ``is_removed``: it refused because it had removed the attempt before. ``refused``: the refusals of
-    joining replicas, without which a training gang goes on; a sentence by replica id. ``user_request``: which user
-    asked to cancel or pause, and why, in words. ``can_change_worlds``: whether the executor can send a new world to
-    running replicas. ``joining_since``: since when joining replicas have been joining, by id, as far as this process
-    knows.
+    with the time when they were last seen; ``draining_nodes``: nodes that are being drained. ``refusal``: the
+    executor's message when it refused to start a replica of this attempt; ``is_removed``: it refused because it had
+    removed the attempt before. ``refused``: the refusals of joining replicas, without which a training gang goes
+    on; a sentence by replica id. ``user_request``: which user asked to cancel or pause, and why, in words.
+    ``can_change_worlds``: whether the executor can send a new world to running replicas. ``joining_since``: since
+    when joining replicas have been joining, by id, as far as this process knows. ``is_volume_full``: the refusal is
+    that of a full volume. ``output_room``: space on the output's volume, where a replica found a disk full;
+    ``None``: unknown.
     """
 
     now: datetime
@@ -171,10 +176,13 @@ class AttemptSnapshot:
     members: tuple[GangMember, ...]
     observed: Mapping[tuple[str, int], Observation]
     lost_nodes: Mapping[str, datetime] = field(default_factory=dict)
+    draining_nodes: frozenset[str] = frozenset()
     previous: PreviousEnd | None = None
     has_checkpoint: bool = False
     refusal: str | None = None
     is_removed: bool = False
+    is_volume_full: bool = False
+    output_room: VolumeRoom | None = None
     refused: Mapping[str, str] = field(default_factory=dict)
     user_request: str = ""
     can_change_worlds: bool = False

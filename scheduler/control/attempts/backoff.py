@@ -17,6 +17,13 @@ def restart_delay(ends_in_a_row: int) -> timedelta:
     return timedelta() if ends_in_a_row <= 1 else _doubled(ends_in_a_row - 2, _FIRST, _LONGEST)
 
 
+def infrastructure_delay(ends_in_a_row: int) -> timedelta:
+    """The wait after the n-th end in a row for a full volume or an unreachable registry, counted from 1: 15 s, 30 s …
+    5 min. Such a state lasts for minutes at least.
+    """
+    return _doubled(ends_in_a_row - 1, timedelta(seconds=15), _LONGEST)
+
+
 def retry_delay(tries: int) -> timedelta:
     """The wait after the n-th failed call to an engine that is away, counted from 1: 0.2 s, 0.4 s … 30 s."""
     return _doubled(tries - 1, timedelta(milliseconds=200), timedelta(seconds=30))

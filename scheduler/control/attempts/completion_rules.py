@@ -8,7 +8,7 @@ from typing import Final
 
 from trainmaster.spec import RestartPolicy
 
-from core.domain.jobs.exits import ExitCause, ExitFacts, ExitKind, classify
+from core.domain.jobs.exits import ExitCause, ExitFacts, ExitKind, classify, is_disk_full
 from core.domain.jobs.lifecycle import ReplicaEvent
 from core.domain.jobs.states import AttemptState, DesiredState, ReplicaState
 from core.domain.jobs.tracebacks import exception_at_end
@@ -29,14 +29,23 @@ DEADLINE_SLACK: Final = timedelta(seconds=15)
 START_PATIENCE: Final = timedelta(minutes=10)
 # Ranks of a world end within seconds of each other; a gang that waits for a dead process is ended within a minute.
 HIDDEN_FAILURE_WAIT: Final = timedelta(seconds=30)
-# The place is gone, so the replica cannot start there again: the whole gang is placed again.
-_NODE_LOST: Final = frozenset({ExitCause.NODE_LOST, ExitCause.EVICTED, ExitCause.ENGINE_REFUSED})
+# The place is gone or cannot be used, so the replica cannot start there again: the whole gang is placed again.
+_NODE_LOST: Final = frozenset(
+    {
+        ExitCause.NODE_LOST,
+        ExitCause.EVICTED,
+        ExitCause.MAINTENANCE,
+        ExitCause.ENGINE_REFUSED,
+        ExitCause.IMAGE_UNREACHABLE,
+    }
+)
 
 
 def apply_rules(draft: DecisionDraft) -> None:
     if draft.stop is None:
         _decide_success(draft)
         _decide_user_request(draft)
+        _decide_evictions(draft)
         _decide_failures(draft)
         _decide_hidden_failures(draft)
         _decide_joining(draft)
@@ -72,6 +81,8 @@ def _decide_failures(draft: DecisionDraft) -> None:
     if draft.snapshot.refusal is not None:
         if draft.snapshot.is_removed:
             draft.request_stop(StopCause.REMOVED, draft.snapshot.refusal)
+        elif draft.snapshot.is_volume_full:
+            draft.request_stop(StopCause.VOLUME_FULL, draft.snapshot.refusal)
         else:
             draft.request_stop(StopCause.REFUSED, draft.snapshot.refusal, is_final=True)
         return
@@ -109,6 +120,21 @@ def _decide_failure(draft: DecisionDraft, member: GangMember) -> None:
             _decide_restart(draft, member, exit_)
 
 
+def _decide_evictions(draft: DecisionDraft) -> None:
+    """The engine ends a replica soon, as in a drain: the whole gang saves a checkpoint now, before its peers fail."""
+    if draft.stop is not None or draft.decided_at is not None:
+        return
+    for member in draft.world_members():
+        observation = draft.snapshot.observed.get((member.role, member.index))
+        is_current = observation is not None and observation.key.generation == member.generation
+        if observation is None or not is_current or not observation.eviction or member.is_over:
+            continue
+        is_vital = draft.rules.policies[member.role] is not RestartPolicy.IGNORE and member.role != EVALUATOR
+        if is_vital and not tolerates_loss(draft.snapshot, draft.world_members(), member):
+            draft.request_stop(StopCause.MAINTENANCE, observation.eviction)
+            return
+
+
 def _decide_hidden_failures(draft: DecisionDraft) -> None:
     """A replica whose last words are a traceback, although its command (``python train.py | tee log``) says success:
     where its gang still runs after a while, the gang waits for a process that is dead.
@@ -139,7 +165,8 @@ def _decide_loss(draft: DecisionDraft, exit_: ExitFacts) -> None:
     verdict = classify(exit_)
     is_counted = verdict.kind is not ExitKind.PLATFORM and not verdict.is_consequence
     restarts = draft.snapshot.job.restart_count + draft.counted_restarts
-    if verdict.is_hopeless or (is_counted and restarts >= draft.snapshot.job.spec.max_restarts):
+    is_exhausted = is_counted and restarts >= draft.snapshot.job.spec.max_restarts
+    if verdict.is_hopeless or is_exhausted or is_disk_full(exit_, verdict):
         draft.request_stop(StopCause.FAILURE, verdict.sentence)
         return
     draft.counted_restarts += is_counted
@@ -180,6 +207,9 @@ def _decide_restart(draft: DecisionDraft, member: GangMember, exit_: ExitFacts) 
     verdict = classify(exit_)
     is_counted = verdict.kind is not ExitKind.PLATFORM
     restarts = draft.snapshot.job.restart_count + draft.counted_restarts
+    if is_disk_full(exit_, verdict) and member.role != EVALUATOR:
+        draft.request_stop(StopCause.FAILURE, verdict.sentence)  # whether it is the output volume is decided at the end
+        return
     is_node_lost = exit_.cause in _NODE_LOST
     if verdict.is_hopeless or (is_counted and restarts >= draft.snapshot.job.spec.max_restarts) or is_node_lost:
         if member.role != EVALUATOR:

@@ -37,8 +37,11 @@ def apply_observations(draft: DecisionDraft) -> None:
 
 def _observe_member(draft: DecisionDraft, member: GangMember, observation: Observation | None) -> None:
     if member.node in draft.snapshot.lost_nodes and (observation is None or observation.exit is None):
+        cause, what = ExitCause.NODE_LOST, "was lost"
+        if member.node in draft.snapshot.draining_nodes:
+            cause, what = ExitCause.MAINTENANCE, "was taken away while it was drained"
         facts = replace(
-            draft.facts(member, ExitCause.NODE_LOST, f"Node {member.node} of {member.name} was lost."),
+            draft.facts(member, cause, f"Node {member.node} of {member.name} {what}."),
             # Peers die of it before the node counts as lost: their exits are its consequence.
             at=draft.snapshot.lost_nodes[member.node],
         )
@@ -90,7 +93,10 @@ def _record_loss(draft: DecisionDraft, member: GangMember, why: str) -> None:
     if draft.is_ending or has_left(draft.snapshot, member):
         draft.move(member, ReplicaEvent.STOP, draft.now)
     else:
-        draft.move(member, ReplicaEvent.LOSE, draft.now, draft.facts(member, ExitCause.UNKNOWN, why))
+        cause = ExitCause.UNKNOWN
+        if member.node in draft.snapshot.draining_nodes:
+            cause, why = ExitCause.MAINTENANCE, why or f"Node {member.node} of {member.name} was drained."
+        draft.move(member, ReplicaEvent.LOSE, draft.now, draft.facts(member, cause, why))
 
 
 def _note(draft: DecisionDraft, member: GangMember, observation: Observation) -> None:

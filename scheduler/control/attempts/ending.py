@@ -15,6 +15,7 @@ from core.domain.jobs.exits import (
     ExitVerdict,
     classify,
     for_server,
+    is_disk_full,
     is_retryable,
     root_cause,
     success_note,
@@ -22,13 +23,19 @@ from core.domain.jobs.exits import (
 from core.domain.jobs.lifecycle import JobEvent
 from core.domain.jobs.states import DesiredState, JobState, ReplicaState
 from scheduler.control.attempts.attempt_snapshot import AttemptSnapshot, CompletionRules, GangMember, Stop, StopCause
-from scheduler.control.attempts.backoff import restart_delay
+from scheduler.control.attempts.backoff import infrastructure_delay, restart_delay
 
 # An attempt that trained this long has made progress, even without a reported step.
 PROGRESS_TIME: Final = timedelta(minutes=1)
 # Failures of the platform are not counted as restarts. But a job that is lost this often in a row without progress is
 # itself the cause (it crashes its node), or the platform needs an administrator.
 PLATFORM_STREAK_LIMIT: Final = 20
+
+
+# The table of nodes shows a cordon within this time; before, the gang could be placed on the same node again.
+_NODES_SYNC: Final = timedelta(seconds=6)
+# The signature of ends for a full output volume. They are the infrastructure's: the job waits for room.
+_VOLUME_FULL: Final = "volume_full"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,26 +106,42 @@ def attempt_end(
             return AttemptEnd(JobEvent.EXPIRE, ExitKind.DEADLINE, stop.sentence, has_progressed=progressed)
         case StopCause.REFUSED:
             return AttemptEnd(JobEvent.FAIL, ExitKind.USER_ERROR, stop.sentence, has_progressed=progressed)
-        case StopCause.CAPACITY:
-            verdict = ExitVerdict(ExitKind.CAPACITY, stop.sentence, "capacity")
+        case StopCause.CAPACITY | StopCause.REMOVED | StopCause.MAINTENANCE:
+            kind = ExitKind.CAPACITY if cause is StopCause.CAPACITY else ExitKind.PLATFORM
+            verdict = ExitVerdict(kind, stop.sentence, cause.value)
             return _end_after_failure(snapshot, verdict, None, progressed=progressed, is_final=False, is_platform=True)
-        case StopCause.REMOVED:
-            verdict = ExitVerdict(ExitKind.PLATFORM, stop.sentence, "removed")
+        case StopCause.VOLUME_FULL:
+            verdict = ExitVerdict(ExitKind.CAPACITY, stop.sentence, _VOLUME_FULL)
             return _end_after_failure(snapshot, verdict, None, progressed=progressed, is_final=False, is_platform=True)
         case StopCause.FAILURE:
             culprit = root_cause([m.exit for m in members if m.exit is not None and _is_failure(m)])
             verdict = classify(culprit) if culprit else ExitVerdict(ExitKind.PLATFORM, stop.sentence, "unknown")
             if snapshot.job.spec.contract is Contract.SERVING:
                 verdict = for_server(verdict)
+            verdict = _with_volume(snapshot, verdict, culprit)
             return _end_after_failure(
                 snapshot,
                 verdict,
                 culprit,
                 progressed=progressed,
                 last_step=0 if _has_work(snapshot, members, now) else _last_step(members),
-                is_final=stop.is_final,
-                is_platform=verdict.kind is ExitKind.PLATFORM,
+                is_final=stop.is_final and verdict.signature != _VOLUME_FULL,
+                is_platform=verdict.kind is ExitKind.PLATFORM or verdict.signature == _VOLUME_FULL,
             )
+
+
+def _with_volume(snapshot: AttemptSnapshot, verdict: ExitVerdict, culprit: ExitFacts | None) -> ExitVerdict:
+    """A full disk is the output volume's, unless that has room: then it was another one, such as the container's own
+    ``/tmp``, and the program is to change.
+    """
+    if culprit is None or not is_disk_full(culprit, verdict):
+        return verdict
+    room = snapshot.output_room
+    if room is not None and not room.is_short:
+        return verdict
+    note = "" if room is None else f" ({room})"
+    sentence = f"The output volume {snapshot.job.output_volume} has no room{note}: {verdict.sentence}"
+    return replace(verdict, sentence=sentence, signature=_VOLUME_FULL)
 
 
 def has_progressed(snapshot: AttemptSnapshot, members: tuple[GangMember, ...], now: datetime) -> bool:
@@ -147,6 +170,7 @@ def _end_after_failure(
 ) -> AttemptEnd:
     previous = snapshot.previous
     streak = 1 if progressed or previous is None else previous.streak + 1
+    cause = verdict.signature.partition(":")[0]
     # A program that fails at its first step reports that step each time, without having come any further.
     is_stuck = previous is not None and 0 < last_step == previous.last_step
     before = previous.signature if previous is not None and (is_stuck or not previous.has_progressed) else None
@@ -161,9 +185,10 @@ def _end_after_failure(
                 verdict = replace(verdict, kind=ExitKind.USER_ERROR)
             place = f"at step {last_step}" if is_stuck else "without progress"
             sentence += f" It ended the same way twice in a row {place}, so it is not started a third time."
-    elif is_platform and streak > PLATFORM_STREAK_LIMIT:
+    elif is_platform and streak > PLATFORM_STREAK_LIMIT and cause != _VOLUME_FULL:
         event = JobEvent.FAIL
-        sentence += f" This happened {streak} times in a row; ask the administrator to look at the nodes."
+        place = "registry" if cause == ExitCause.IMAGE_UNREACHABLE else "nodes"
+        sentence += f" This happened {streak} times in a row; ask the administrator to look at the {place}."
     elif not is_platform and snapshot.job.restart_count >= limit:
         event = JobEvent.FAIL
         if limit:
@@ -183,8 +208,14 @@ def _end_after_failure(
         has_progressed=progressed,
         streak=streak,
         last_step=last_step,
-        delay=restart_delay(streak) if event is JobEvent.REQUEUE else timedelta(),
+        delay=_delay(streak, cause) if event is JobEvent.REQUEUE else timedelta(),
     )
+
+
+def _delay(streak: int, cause: str) -> timedelta:
+    if cause in (_VOLUME_FULL, ExitCause.IMAGE_UNREACHABLE):
+        return infrastructure_delay(streak)
+    return max(restart_delay(streak), _NODES_SYNC) if cause == ExitCause.MAINTENANCE else restart_delay(streak)
 
 
 def _is_failure(member: GangMember) -> bool:

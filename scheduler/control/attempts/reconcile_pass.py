@@ -14,12 +14,16 @@ from core.domain.errors import (
     ExecutorError,
     ExecutorRefused,
     ExecutorTryAgain,
+    InsufficientStorage,
     TrainmasterError,
     Unavailable,
 )
+from core.domain.jobs.exits import ExitKind, classify
 from core.domain.jobs.layout import Layout, Ports, ReplicaAddress
 from core.domain.jobs.lifecycle import ReplicaEvent
 from core.domain.jobs.states import AttemptState, DesiredState, JobState, ReplicaState
+from core.domain.jobs.volume_room import VolumeRoom
+from core.storage.volumes import read_room
 from core.wakeups import TOPIC_TICK
 from executors.base import Observation, Phase
 from scheduler.control.attempts.attempt_snapshot import AttemptSnapshot, GangMember
@@ -37,7 +41,13 @@ from scheduler.control.attempts.launching.commands import (
 )
 from scheduler.control.attempts.launching.environment import attempt_context, environment_note
 from scheduler.control.attempts.launching.replica_orders import OrderContext, addresses_of, check_paths
-from scheduler.control.attempts.launching.resume import ResumeSources, explicit_path, find_resume_path, load_sources
+from scheduler.control.attempts.launching.resume import (
+    ResumeSources,
+    explicit_path,
+    find_resume_path,
+    load_outputs,
+    load_sources,
+)
 from scheduler.control.attempts.reconcile_result import ReconcileOutcome, ReconcilerCache, ReconcileResult, fingerprint
 from scheduler.control.attempts.spool_drain import delete_spool, drain_spool
 from scheduler.control.attempts.storage.attempt_loader import AttemptRows
@@ -66,6 +76,10 @@ log = structlog.get_logger(__name__)
 _RECHECK_AFTER_CREATE: Final = timedelta(seconds=2)
 
 
+class _VolumeFull(ExecutorRefused):
+    """The output folder cannot be made now: the volume has no room."""
+
+
 class ReconcilePass:
     """One pass. Its database accesses are effects, which it yields (``storage/effects.py``)."""
 
@@ -83,7 +97,8 @@ class ReconcilePass:
             if attempt.state is AttemptState.PLACED and is_wanted and not is_stuck:
                 yield from self._prepare()
             observations = self._observe()
-            decision = decide_attempt(self._snapshot(observations))
+            room = yield from self._output_room()
+            decision = decide_attempt(replace(self._snapshot(observations), output_room=room))
             result = yield from self._apply(decision, observations)
         except ExecutorTryAgain as away:
             return (yield from self._retry_later(away.sentence, away.retry_after_s))
@@ -93,6 +108,7 @@ class ReconcilePass:
                 return (yield from self._retry_later(refused.sentence))
             self.cache.refusal = refused.sentence
             self.cache.is_removed = isinstance(refused, AttemptRemoved)
+            self.cache.is_volume_full = isinstance(refused, _VolumeFull)
             return ReconcileResult(ReconcileOutcome.REQUEUE)
         if result.outcome is ReconcileOutcome.IN_SYNC:
             self.cache.tries = 0
@@ -132,6 +148,8 @@ class ReconcilePass:
             sources.make_output(is_shared=is_shared, owner=self.control.output_owner)
         except Unavailable as away:
             raise ExecutorTryAgain(away.sentence) from away
+        except InsufficientStorage as full:
+            raise _VolumeFull(f"The output volume {job.output_volume} has no room: {full.sentence}") from full
         except TrainmasterError as error:
             raise ExecutorRefused(f"output: {error.sentence}") from error
         return find_resume_path(job, sources) if self.rows.attempt.number > 1 else explicit_path(job, sources)
@@ -159,10 +177,12 @@ class ReconcilePass:
             members=rows.members,
             observed={(o.key.role, o.key.index): o for o in observations},
             lost_nodes=rows.lost_nodes,
+            draining_nodes=rows.draining_nodes,
             previous=rows.previous,
             has_checkpoint=rows.has_checkpoint,
             refusal=self.cache.refusal,
             is_removed=self.cache.is_removed,
+            is_volume_full=self.cache.is_volume_full,
             refused={
                 m.id: self.cache.refused_joins[m.id, m.generation]
                 for m in rows.members
@@ -172,6 +192,18 @@ class ReconcilePass:
             can_change_worlds=self.control.can_change_worlds and all(map(_supports_worlds, observations)),
             joining_since=self._joining_since(),
         )
+
+    def _output_room(self) -> Effects[VolumeRoom | None]:
+        """Space on the output's volume, where a replica of an attempt that ends found a disk full."""
+        rows = self.rows
+        exits = [member.exit for member in rows.members if member.exit is not None]
+        if rows.attempt.stop is None or not any(classify(exit_).kind is ExitKind.CAPACITY for exit_ in exits):
+            return None
+        sources = yield RunRead(lambda session: load_outputs(session, [rows.job])[0])
+        try:
+            return None if sources.volume is None else read_room(sources.volume)
+        except TrainmasterError:
+            return None
 
     def _joining_since(self) -> dict[str, datetime]:
         """As far as this process has observed: a process that takes over starts the patience again."""

@@ -42,6 +42,7 @@ class ReconcilerCache:
     refusal: str | None = None
     startup_status: str = ""  # the last one that was written for a starting gang
     is_removed: bool = False
+    is_volume_full: bool = False
     stop_times: dict[ReplicaKey, datetime] = field(default_factory=dict)
     refused_joins: dict[tuple[str, int], str] = field(default_factory=dict)  # (id, generation) of a joining replica
     world_update_times: dict[tuple[str, int], datetime] = field(default_factory=dict)  # (id, world) -> last sent

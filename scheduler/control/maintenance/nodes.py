@@ -89,6 +89,7 @@ def _update(node: Node, info: NodeInfo) -> int:
         ],
         "is_ready": info.is_ready,
         "condition": info.condition,
+        "is_draining_in_engine": info.is_draining,
     }
     changed = [name for name, value in values.items() if getattr(node, name) != value]
     for name in changed:

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 from typing import cast as typed
 
 import orjson
-from sqlalchemy import Table, Text, case, cast, func, select
+from sqlalchemy import Table, Text, case, cast, func, or_, select
 from sqlalchemy.orm import Session
 
 from core.db.engine import UntypedSelect
@@ -28,7 +28,8 @@ _NOTHING: Final = Amounts()
 # The JSON columns as text: comparing them is much cheaper than parsing them.
 _nodes, _replicas = typed("Table", Node.__table__), typed("Table", Replica.__table__)
 _NODES: Final[UntypedSelect] = select(
-    _nodes.c.name, _nodes.c.is_ready, _nodes.c.condition, _nodes.c.is_cordoned, _nodes.c.is_draining,
+    _nodes.c.name, _nodes.c.is_ready, _nodes.c.condition, _nodes.c.is_cordoned,
+    or_(_nodes.c.is_draining, _nodes.c.is_draining_in_engine),
     _nodes.c.quarantined_at, _nodes.c.quarantined_until, cast(_nodes.c.quarantine, Text),
     cast(_nodes.c.suspicion, Text), cast(_nodes.c.allocatable, Text), cast(_nodes.c.labels, Text),
     cast(_nodes.c.admin_labels, Text),
@@ -134,13 +135,14 @@ def usage_of(holders: Iterable[tuple[ReplicaHolding, ...]]) -> dict[str, Amounts
 
 def node_view(node: Node, used: Amounts) -> NodeSnapshot:
     """The node as the planner sees it."""
+    is_draining = node.is_draining or node.is_draining_in_engine
     return _view(
         node.name,
         Amounts.from_json(node.allocatable),
         merged_labels(node.labels, node.admin_labels),
-        _why_not(node.condition, node.is_ready, node.is_cordoned, node.is_draining),
+        _why_not(node.condition, node.is_ready, node.is_cordoned, is_draining),
         used,
-        is_draining=node.is_draining,
+        is_draining=is_draining,
         quarantine=_quarantine(node.name, node.quarantined_at, node.quarantined_until, node.quarantine),
     )
 
@@ -228,7 +230,7 @@ def _why_not(condition: str, is_ready: bool, is_cordoned: bool, is_draining: boo
     if not is_ready:
         return "is not ready"
     if is_draining:
-        return "is being drained"
+        return f"is being drained ({condition.rstrip('.')})" if condition and not is_cordoned else "is being drained"
     if is_cordoned:
         return "is cordoned"
     return f"takes no new work ({condition.rstrip('.')})" if condition else ""

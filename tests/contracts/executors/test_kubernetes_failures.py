@@ -39,15 +39,18 @@ def kind_of(observation):
     ).kind
 
 
-def test_an_image_that_does_not_exist_fails_with_its_name(bench):
+def test_a_registry_that_cannot_be_reached_is_named_and_not_the_jobs_fault(bench):
     observation = bench.run(command=("true",), image="no-such-registry.invalid/none:1", limit_s=60)
-    assert observation.exit.cause is ExitCause.START_FAILED
-    assert observation.exit.sentence.startswith("Image no-such-registry.invalid/none:1 cannot be pulled")
+    assert observation.exit.cause is ExitCause.IMAGE_UNREACHABLE
+    assert kind_of(observation) is ExitKind.PLATFORM
+    assert observation.exit.sentence.startswith(
+        "Image no-such-registry.invalid/none:1 cannot be pulled: registry no-such-registry.invalid does not deliver it"
+    )
 
 
 def test_a_name_that_is_no_image_fails_at_once(bench):
     observation = bench.run(command=("true",), image="Not An Image", limit_s=30)
-    assert observation.exit.cause is ExitCause.START_FAILED
+    assert observation.exit.cause is ExitCause.START_REFUSED
     assert "is no name of an image" in observation.exit.sentence
 
 
@@ -56,7 +59,8 @@ def test_a_missing_runtime_image_is_the_platforms_fault(make_kubernetes_bench):
     bench.executor = bench.another(runtime_image="no-such-registry.invalid/runtime:1")
     observation = bench.run(command=("true",), limit_s=60)
     assert kind_of(observation) is ExitKind.PLATFORM
-    assert "runtime image no-such-registry.invalid/runtime:1 cannot be pulled" in observation.exit.sentence
+    assert "Image no-such-registry.invalid/runtime:1 cannot be pulled" in observation.exit.sentence
+    assert "the platform's runtime image" in observation.exit.sentence
 
 
 def test_too_much_memory_is_reported_with_the_limit(bench):
@@ -125,8 +129,8 @@ def test_too_much_shared_memory_is_reported(bench):
     bench.executor.create(order)
     observation = bench.ended(order, 150)
     # A kubelet since 1.22 sizes the volume, and the write fails; an older one evicts the pod.
-    assert observation.exit.cause in (ExitCause.OUT_OF_MEMORY, ExitCause.DISK_FULL)
-    assert "shm" in observation.exit.sentence or observation.exit.cause is ExitCause.DISK_FULL
+    assert observation.exit.cause in (ExitCause.OUT_OF_MEMORY, ExitCause.DISK_LIMIT)
+    assert "shm" in observation.exit.sentence or observation.exit.cause is ExitCause.DISK_LIMIT
 
 
 def test_deleted_by_hand_is_lost_and_says_so(bench):

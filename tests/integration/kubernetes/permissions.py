@@ -49,6 +49,8 @@ IN_THE_NAMESPACE = {
     ("delete", "", "configmaps"),
     ("list", "", "events"),
     ("create", "networking.k8s.io", "networkpolicies"),
+    ("create", "policy", "poddisruptionbudgets"),
+    ("delete", "policy", "poddisruptionbudgets"),
 }
 PER_PROJECT = {("create", "", "namespaces"), ("patch", "", "namespaces")}
 

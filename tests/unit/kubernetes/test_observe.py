@@ -7,9 +7,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from core.domain.jobs.exits import ExitCause
+from core.domain.jobs.exits import ExitCause, ExitFacts, ExitKind, classify
 from executors.base import Phase
 from executors.kubernetes.pods.observe import Patience, has_started, has_stopped, is_beginning, read_pod, waits_since
+from executors.kubernetes.pods.phrases import registry_of
 
 NOW = datetime(2026, 1, 2, 12, 0, 0, tzinfo=UTC)
 LABELS = {
@@ -53,8 +54,8 @@ def pod(*, main=None, init=None, node="node-a", deleted=False, requested="", con
     return {"metadata": metadata, "spec": spec, "status": full}
 
 
-def seen_of(item, *, warning=""):
-    observation = read_pod(item, NOW, Patience(), warning=warning)
+def seen_of(item, *, warning="", is_draining=False):
+    observation = read_pod(item, NOW, Patience(), warning=warning, is_draining=is_draining)
     assert observation is not None
     return observation
 
@@ -147,10 +148,11 @@ def test_a_success_without_a_record_is_one():
         (
             "Evicted",
             "Pod ephemeral local storage usage exceeds the total limit of containers 1Gi.",
-            ExitCause.DISK_FULL,
+            ExitCause.DISK_LIMIT,
             "/data/output",
         ),
-        ("Terminated", "Pod was terminated in response to imminent node shutdown.", ExitCause.NODE_LOST, "shut down"),
+        ("Terminated", "Pod was terminated in response to imminent node shutdown.", ExitCause.MAINTENANCE, "shut down"),
+        ("NodeLost", "", ExitCause.NODE_LOST, "was lost"),
     ],
 )
 def test_a_pod_that_its_node_ended_says_why(reason, message, cause, words):
@@ -208,6 +210,12 @@ def test_what_does_not_fit_says_so_and_is_placed_again_after_a_while():
     assert late.exit.at == NOW - timedelta(seconds=1)
 
 
+def test_what_waits_for_a_node_that_was_cordoned_meanwhile_is_placed_again_at_once():
+    observation = seen_of(unscheduled(1), is_draining=True)
+    assert (observation.phase, observation.exit.cause) == (Phase.FAILED, ExitCause.MAINTENANCE)
+    assert "node-a was cordoned" in observation.exit.sentence
+
+
 def on_node(seconds, reason, message="", **more):
     return pod(main=waiting(reason, message), init={}, startTime=at(seconds), **more)
 
@@ -216,14 +224,35 @@ def test_a_missing_image_waits_a_little_and_fails_as_the_users():
     message = 'rpc error: code = NotFound desc = failed to pull and unpack image "x:1": not found'
     assert seen_of(on_node(5, "ErrImagePull", message)).phase is Phase.PENDING
     late = seen_of(on_node(46, "ErrImagePull", message))
-    assert (late.phase, late.exit.cause) == (Phase.FAILED, ExitCause.START_FAILED)
+    assert (late.phase, late.exit.cause) == (Phase.FAILED, ExitCause.START_REFUSED)  # no other attempt is made
     assert late.exit.sentence.startswith("Image image:1 cannot be pulled: rpc error")
 
 
 def test_a_registry_that_is_away_is_waited_for():
     message = "dial tcp 10.0.0.1:443: connect: connection refused"
-    assert seen_of(on_node(300, "ErrImagePull", message)).phase is Phase.PENDING
-    assert seen_of(on_node(601, "ErrImagePull", message)).phase is Phase.FAILED
+    pending = seen_of(on_node(300, "ErrImagePull", message))
+    assert pending.phase is Phase.PENDING
+    assert pending.detail == (
+        f"Image image:1 cannot be pulled: registry docker.io does not deliver it since 11:55 UTC: {message}. "
+        "The node tries again until 12:05 UTC, at most 5 minutes apart."
+    )
+    late = seen_of(on_node(601, "ErrImagePull", message))
+    assert (late.phase, late.exit.cause) == (Phase.FAILED, ExitCause.IMAGE_UNREACHABLE)
+    verdict = classify(ExitFacts("worker-0", "worker", late.exit.cause, None, NOW, late.exit.sentence))
+    assert (verdict.kind, verdict.fault) == (ExitKind.PLATFORM, None)
+
+
+@pytest.mark.parametrize(
+    ("image", "registry"),
+    [
+        ("python:3.11", "docker.io"),
+        ("user/image", "docker.io"),
+        ("registry.example:5000/a/b:1", "registry.example:5000"),
+        ("localhost/b", "localhost"),
+    ],
+)
+def test_the_registry_is_named_as_engines_read_it(image, registry):
+    assert registry_of(image) == registry
 
 
 def test_a_back_off_is_judged_by_what_was_reported_before():
@@ -247,8 +276,9 @@ def test_an_image_without_any_command_is_reported_and_ends_it_after_a_while():
 def test_the_platforms_own_image_is_no_fault_of_the_job():
     item = pod(init=waiting("ErrImagePull", "not found"), main=waiting("PodInitializing"), startTime=at(601))
     observation = seen_of(item)
-    assert observation.exit.cause is ExitCause.ENGINE_REFUSED
+    assert observation.exit.cause is ExitCause.IMAGE_UNREACHABLE
     assert "runtime:1" in observation.exit.sentence
+    assert "the platform's runtime image: tell the administrator" in observation.exit.sentence
 
 
 @pytest.mark.parametrize(
@@ -305,6 +335,59 @@ def test_what_the_cluster_says_of_a_disruption_is_used():
     because = [{"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}]
     item = pod(phase="Running", main={"running": {"startedAt": at(5)}}, deleted=True, conditions=because)
     assert "higher priority" in seen_of(item).detail
+
+
+DRAINED = "Pod att-1-worker-0-g1 was evicted: node node-a was drained (it is cordoned in the cluster)."
+SHUT_DOWN = json.dumps({**RECORD, "cause": "node_lost", "exit_code": None})
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {"phase": "Running", "main": ended(143, message=SHUT_DOWN)},  # the runtime saw SIGTERM and no stop mark
+        {"phase": "Running", "main": ended(137)},  # killed after its grace, or without the runtime
+        {"phase": "Pending", "init": ended(137)},  # evicted before it began
+        {"phase": "Running", "main": {"terminated": {"exitCode": 0}}},  # an old kubelet
+    ],
+)
+def test_the_end_of_an_evicted_pod_is_maintenance_and_began_with_its_eviction(state):
+    ended_exit = seen_of(pod(deleted=True, **state), is_draining=True).exit
+    assert (ended_exit.cause, ended_exit.sentence) == (ExitCause.MAINTENANCE, DRAINED)
+    assert ended_exit.at == NOW - timedelta(seconds=31)  # before the ends of its peers
+
+
+def test_a_pod_that_was_deleted_by_hand_says_nothing_against_its_node():
+    for state in (
+        {"phase": "Running", "main": ended(143, message=SHUT_DOWN)},
+        {"phase": "Pending", "init": ended(137)},
+    ):
+        assert seen_of(pod(deleted=True, **state)).exit.cause is ExitCause.UNKNOWN
+
+
+def test_an_eviction_on_a_node_that_is_not_cordoned_is_known_by_its_condition():
+    because = [{"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}]
+    item = pod(phase="Running", main=ended(143, message=SHUT_DOWN), deleted=True, conditions=because)
+    assert seen_of(item).exit.cause is ExitCause.MAINTENANCE
+
+
+def test_a_program_that_failed_by_itself_while_its_pod_was_evicted_has_failed():
+    item = pod(phase="Running", main=ended(3, message=json.dumps(RECORD)), deleted=True)
+    assert seen_of(item, is_draining=True).exit.cause is ExitCause.EXITED
+
+
+def test_a_container_that_is_gone_after_the_upgrade_of_its_drained_node_is_maintenance():
+    lost = ended(137, reason="ContainerStatusUnknown")
+    assert seen_of(pod(phase="Failed", main=lost), is_draining=True).exit.cause is ExitCause.MAINTENANCE
+    assert seen_of(pod(phase="Failed", main=lost)).exit.cause is ExitCause.NODE_LOST
+
+
+def test_a_running_pod_that_is_evicted_announces_it():
+    item = pod(phase="Running", main={"running": {"startedAt": at(5)}}, deleted=True)
+    assert seen_of(item, is_draining=True).eviction == DRAINED
+    requested = pod(
+        phase="Running", main={"running": {"startedAt": at(5)}}, deleted=True, requested='{"grace_s": 30.0}'
+    )
+    assert seen_of(requested, is_draining=True).eviction == ""
 
 
 def test_a_deleted_pod_whose_end_was_never_reported_is_lost():

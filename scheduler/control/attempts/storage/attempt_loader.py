@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from threading import Lock
 from typing import Any, Final, cast
 
-from sqlalchemy import Table, bindparam, exists, select
+from sqlalchemy import Table, bindparam, exists, or_, select
 from sqlalchemy.orm import Session
 from trainmaster.spec import JobSpec
 
@@ -56,7 +56,7 @@ _REPLICAS: Final[UntypedSelect] = (
         _replicas.c.node, _replicas.c.gpus, _replicas.c.exit, _replicas.c.detail, _replicas.c.facts,
         _replicas.c.started_at, _replicas.c.ended_at, _replicas.c.progress, _replicas.c.memory_bytes,
         _replicas.c.removal,
-        _nodes.c.is_ready, _nodes.c.seen_at,
+        _nodes.c.is_ready, _nodes.c.seen_at, or_(_nodes.c.is_draining, _nodes.c.is_draining_in_engine).label("drains"),
     )
     .outerjoin(_nodes, _nodes.c.name == _replicas.c.node)
     .where(_replicas.c.attempt_id.in_(bindparam("attempts", expanding=True)))
@@ -73,6 +73,7 @@ class AttemptRows:
     attempt: AttemptFacts
     members: tuple[GangMember, ...]
     lost_nodes: Mapping[str, datetime]
+    draining_nodes: frozenset[str]
     previous: PreviousEnd | None
     has_checkpoint: bool
     user_request: str
@@ -132,6 +133,7 @@ def load_attempts(
             attempt=_attempt(row),
             members=tuple(map(_member, replicas[row.id])),
             lost_nodes=_lost_nodes(replicas[row.id], now=now, grace=node_grace),
+            draining_nodes=frozenset(replica.node for replica in replicas[row.id] if replica.drains),
             previous=_previous(session, row),
             has_checkpoint=row.has_checkpoint,
             user_request=_user_request(session, row),

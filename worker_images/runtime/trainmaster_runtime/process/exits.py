@@ -73,7 +73,7 @@ def of_command(
         return ReplicaEnd(
             "disk_full",
             code,
-            "The disk under the output is full (%s); make room, then start it again." % describe(code),
+            "The disk under the output is full (%s); make room." % describe(code),
         )
     if was_signalled:
         return ReplicaEnd("signalled", code, "The command was killed by %s." % signal_name(code - 128))
