@@ -17,7 +17,7 @@ from api.http.routing import new_router
 from api.volumes.grants import revoke_all
 from core.db.tables import (
     BookingRow,
-    Budget,
+    BudgetRow,
     Endpoint,
     Job,
     Membership,
@@ -176,7 +176,7 @@ def _remove(work: UnitOfWork, caller: Caller, project: Project) -> None:
         work.session.scalars(delete(BookingRow).where(BookingRow.project_id == project.id).returning(BookingRow.name))
     )
     work.session.execute(delete(Usage).where(Usage.project_id == project.id))
-    work.session.execute(delete(Budget).where(Budget.project_id == project.id))
+    work.session.execute(delete(BudgetRow).where(BudgetRow.project_id == project.id))
     revoke_all(work, caller, project)
     extra = {"reservations": sorted(reserved)} if reserved else {}
     _record_event(work, caller, project, "project.deleted", name=project.name, **extra)

@@ -15,7 +15,7 @@ from sqlalchemy import select
 
 from core.db.engine import SessionFactory, unit_of_work
 from core.db.repositories.budgets import spent_micros
-from core.db.tables import Budget, Volume, VolumeGrant
+from core.db.tables import BudgetRow, Volume, VolumeGrant
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -153,7 +153,9 @@ class BudgetCache:
         with self._lock:
             if self._until is None or self._until <= now:
                 with unit_of_work(self._sessions, read_only=True) as session:
-                    rows = session.execute(select(Budget.project_id, Budget.micros_per_month, Budget.action)).all()
+                    rows = session.execute(
+                        select(BudgetRow.project_id, BudgetRow.micros_per_month, BudgetRow.action)
+                    ).all()
                 self._budgets = {row.project_id: (row.micros_per_month, row.action) for row in rows}
                 self._until = now + _BUDGET_TTL
             budget = self._budgets.get(project_id)

@@ -14,7 +14,7 @@ from api.auth import Caller, PlatformAdmin, ProjectAccess, ProjectViewer, Reader
 from api.http.paging import PageParams, rows_by_name
 from api.http.routing import new_router
 from core.db.repositories.budgets import month_of, spent_by_project
-from core.db.tables import Budget, PriceRow, Project
+from core.db.tables import BudgetRow, PriceRow, Project
 from core.domain.errors import Conflict, InvalidRequest, NotFound
 from core.domain.sharing.costs import amount_of, micros_of
 from core.ids import new_id
@@ -94,9 +94,9 @@ def set_budget(project: str, body: BudgetSet, caller: PlatformAdmin, context: Ap
     """Per calendar month (UTC). Running jobs go on when it is spent."""
     with context.write() as work:
         row = _load(work, caller, project)
-        budget = work.session.get(Budget, row.id, with_for_update=True)
+        budget = work.session.get(BudgetRow, row.id, with_for_update=True)
         if budget is None:
-            budget = Budget(project_id=row.id)
+            budget = BudgetRow(project_id=row.id)
             work.session.add(budget)
         budget.micros_per_month, budget.action = micros_of(body.per_month), body.action
         budget.updated_by, budget.updated_at = caller.user_id, work.now
@@ -111,7 +111,7 @@ def set_budget(project: str, body: BudgetSet, caller: PlatformAdmin, context: Ap
 def delete_budget(project: str, caller: PlatformAdmin, context: AppContextDep) -> None:
     with context.write() as work:
         row = _load(work, caller, project)
-        budget = work.session.get(Budget, row.id)
+        budget = work.session.get(BudgetRow, row.id)
         if budget is None:
             raise NotFound(f"Project {row.name} has no budget.")
         work.session.delete(budget)
@@ -125,7 +125,9 @@ def _load(work: UnitOfWork, caller: Caller, project: str) -> Project:
 
 def _budget_views(work: UnitOfWork, context: AppContext, projects: list[Project]) -> list[BudgetView]:
     ids = [project.id for project in projects]
-    budgets = {row.project_id: row for row in work.session.scalars(select(Budget).where(Budget.project_id.in_(ids)))}
+    budgets = {
+        row.project_id: row for row in work.session.scalars(select(BudgetRow).where(BudgetRow.project_id.in_(ids)))
+    }
     spent = spent_by_project(work.session, ids, work.now)
     return [
         BudgetView(

@@ -11,7 +11,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 from trainmaster.wire.usage import Interval, PeriodValue, UsageGroup, UsagePeriod, UsageReport, UsageTotal
 
-from core.db.repositories.allocations import Owner, read_allocations, read_prices
+from core.db.repositories.allocations import AllocationOwner, read_allocations, read_prices
 from core.db.repositories.budgets import month_of
 from core.db.tables import JobLabel, Project, Study, User
 from core.domain.errors import InvalidRequest
@@ -157,7 +157,7 @@ def _next(at: datetime, interval: Interval) -> datetime:
     return month_of(month_of(at) + timedelta(days=32))
 
 
-def _key_function(session: Session, group_by: str) -> Callable[[Owner, Allocation], Key]:
+def _key_function(session: Session, group_by: str) -> Callable[[AllocationOwner, Allocation], Key]:
     if group_by.startswith(LABEL):
         values = _label_values(session, group_by.removeprefix(LABEL))
         return lambda owner, _: (values.get(owner.job_id, ""), None)
@@ -170,7 +170,7 @@ def _key_function(session: Session, group_by: str) -> Callable[[Owner, Allocatio
     if group_by == "study":
         studies = dict(_names(session, Study))
         return lambda owner, _: (studies.get(owner.study_id or "", ""), owner.study_id)
-    by_allocation: dict[str, Callable[[Owner, Allocation], Key]] = {
+    by_allocation: dict[str, Callable[[AllocationOwner, Allocation], Key]] = {
         "job": lambda owner, _: (owner.job, owner.job_id),
         "gpu_model": lambda _, allocation: (allocation.gpu_model or "", None),
         "node": lambda _, allocation: (allocation.node, None),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from sqlalchemy import Select, and_, func, or_, select
 from sqlalchemy.orm import Session
@@ -18,7 +18,7 @@ from core.db.repositories.nodes import labels_of
 from core.db.tables import Attempt, Checkpoint, Job, Node, PriceRow, ReleasedAllocation, Replica
 from core.domain.jobs.exits import ExitKind
 from core.domain.jobs.states import ReplicaState
-from core.domain.sharing.costs import Allocation, Price, PriceList
+from core.domain.sharing.costs import Allocation, Price, PriceList, Resource
 from core.domain.sharing.gpus import WHOLE_GPU
 
 _ROWS: Final = 2_000  # fetched at once
@@ -27,7 +27,7 @@ _LOSSLESS: Final = (ExitKind.SUCCESS.value, ExitKind.CANCELLED.value)
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
+class AllocationOwner:
     """Whose an allocation is. ``study_id``: of a trial's job."""
 
     project_id: str
@@ -39,7 +39,7 @@ class Owner:
 
 def read_allocations(
     session: Session, since: datetime, until: datetime, now: datetime, *, condition: Any = None
-) -> Iterator[tuple[Owner, Allocation]]:
+) -> Iterator[tuple[AllocationOwner, Allocation]]:
     """The allocations that overlap ``since`` to ``until``; those still held end at ``now``.
 
     Args:
@@ -61,10 +61,10 @@ def _rows(session: Session, query: Select[Any]) -> Iterator[Any]:
 
 def _allocation(
     row: Any, start: datetime, end: datetime, gpu_milli: int, lost_from: Mapping[str, datetime]
-) -> Iterator[tuple[Owner, Allocation]]:
+) -> Iterator[tuple[AllocationOwner, Allocation]]:
     if end <= start:
         return
-    owner = Owner(row.project_id, row.user_id, row.job_id, row.name, (row.trial or {}).get("study_id"))
+    owner = AllocationOwner(row.project_id, row.user_id, row.job_id, row.name, (row.trial or {}).get("study_id"))
     model = row.gpu_model if gpu_milli else None
     yield (
         owner,
@@ -143,4 +143,5 @@ def read_prices(session: Session) -> PriceList:
 
 def price_of(row: PriceRow) -> Price:
     selector = tuple(sorted((key, str(value)) for key, value in row.node_selector.items()))
-    return Price(row.resource, row.micros_per_hour, row.effective_from, row.gpu_model, selector)  # type: ignore[arg-type]
+    resource = cast("Resource", row.resource)
+    return Price(resource, row.micros_per_hour, row.effective_from, row.gpu_model, selector)

@@ -16,7 +16,7 @@ from core.db.tables.accounts import (
     VolumeGrant,
 )
 from core.db.tables.base import NAMING, Base, BigId, Json, UtcDateTime
-from core.db.tables.costs import Budget, PriceRow, ReleasedAllocation
+from core.db.tables.costs import BudgetRow, PriceRow, ReleasedAllocation
 from core.db.tables.fleet import DatabaseIdentity, Lease, Node, NodeFailure, Orphan
 from core.db.tables.jobs import (
     Attempt,
@@ -76,7 +76,7 @@ __all__ = [
     "Base",
     "BigId",
     "BookingRow",
-    "Budget",
+    "BudgetRow",
     "Checkpoint",
     "DatabaseIdentity",
     "Deployment",

@@ -45,7 +45,7 @@ class PriceRow(Base):
     created_at: Mapped[datetime]
 
 
-class Budget(Base):
+class BudgetRow(Base):
     """What a project may spend in a calendar month (UTC). ``action`` beyond it: ``warn`` or ``refuse`` new jobs."""
 
     __tablename__ = "budgets"

@@ -27,7 +27,7 @@ from core.db.repositories.questions import QuestionKind
 from core.db.tables import (
     Base,
     BookingRow,
-    Budget,
+    BudgetRow,
     Node,
     PriceRow,
     RayJob,
@@ -262,7 +262,7 @@ def furnish(house: Any) -> None:
             PriceRow(id="price-1", resource="gpu", gpu_model="", node_selector={}, micros_per_hour=1, **by_root)
         )
         updated = {"updated_by": "user-root", "updated_at": house.now}
-        session.add(Budget(project_id="project-vision", micros_per_month=1, action="warn", **updated))
+        session.add(BudgetRow(project_id="project-vision", micros_per_month=1, action="warn", **updated))
         furnish_mlflow(session, house.now)
         furnish_serving(session, house.now)
         furnish_studies(session, house.now)

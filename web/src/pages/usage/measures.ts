@@ -40,21 +40,21 @@ export function measureOf(report: UsageReport): Measure {
 export interface Bar {
   start: string;
   total: number;
-  /** From the largest group to the smallest; those beyond the coloured ones are one part. */
+  /** From the largest group to the smallest; those beyond the drawn ones are one part. */
   parts: { key: string; value: number }[];
 }
 
-export const COLOURED = 8;
+export const SERIES = 8;
 
 /** A bar for each period. `keys`: the groups with a colour of their own. */
 export function barsOf(report: UsageReport, measure: Measure): { bars: Bar[]; keys: string[] } {
-  const keys = [...new Set(report.groups.map((group) => group.key))].slice(0, COLOURED);
+  const keys = [...new Set(report.groups.map((group) => group.key))].slice(0, SERIES);
   const bars = (report.periods ?? []).map((period) => {
     const values = new Map(period.values.map((value) => [value.key, Number(value[measure])]));
     const total = [...values.values()].reduce((sum, value) => sum + value, 0);
-    const coloured = keys.flatMap((key) => (values.get(key) ? [{ key, value: values.get(key) ?? 0 }] : []));
-    const rest = total - coloured.reduce((sum, part) => sum + part.value, 0);
-    return { start: period.start, total, parts: rest > 1e-9 ? [...coloured, { key: "", value: rest }] : coloured };
+    const drawn = keys.flatMap((key) => (values.get(key) ? [{ key, value: values.get(key) ?? 0 }] : []));
+    const rest = total - drawn.reduce((sum, part) => sum + part.value, 0);
+    return { start: period.start, total, parts: rest > 1e-9 ? [...drawn, { key: "", value: rest }] : drawn };
   });
   return { bars, keys };
 }
