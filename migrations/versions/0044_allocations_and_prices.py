@@ -1,7 +1,7 @@
 """Prices and budgets, and the allocations that elastic gangs gave back.
 
 Revision ID: 0044
-Revises: 0039
+Revises: 0043
 
 The other allocations are read from replicas and their attempts.
 """
@@ -13,7 +13,7 @@ from alembic import op
 from sqlalchemy.dialects import postgresql
 
 revision = "0044"
-down_revision = "0039"
+down_revision = "0043"
 branch_labels = None
 depends_on = None
 
