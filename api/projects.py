@@ -15,7 +15,19 @@ from api.auth import Caller, PlatformAdmin, ProjectAdmin, ProjectViewer, Reader
 from api.http.paging import PageParams, rows_by_name
 from api.http.routing import new_router
 from api.volumes.grants import revoke_all
-from core.db.tables import BookingRow, Endpoint, Job, Membership, Model, ModelVersion, Project, Study, Usage, User
+from core.db.tables import (
+    BookingRow,
+    Endpoint,
+    Job,
+    Membership,
+    Model,
+    ModelVersion,
+    Project,
+    StorageUsage,
+    Study,
+    Usage,
+    User,
+)
 from core.domain.errors import Conflict, Forbidden, NotFound
 from core.domain.jobs.states import JobState
 from core.domain.model_versions import VersionState
@@ -163,7 +175,8 @@ def _remove(work: UnitOfWork, caller: Caller, project: Project) -> None:
     reserved = list(
         work.session.scalars(delete(BookingRow).where(BookingRow.project_id == project.id).returning(BookingRow.name))
     )
-    work.session.execute(delete(Usage).where(Usage.project_id == project.id))
+    for table in (Usage, StorageUsage):
+        work.session.execute(delete(table).where(table.project_id == project.id))
     revoke_all(work, caller, project)
     extra = {"reservations": sorted(reserved)} if reserved else {}
     _record_event(work, caller, project, "project.deleted", name=project.name, **extra)

@@ -27,13 +27,11 @@ from api.volumes.access import (
 from core.domain.errors import Conflict, Forbidden, InvalidRequest, NotFound
 from core.storage.registry import FOLDER as MODELS
 from core.storage.tree import LeavesVolume, Tree, split_path
-from core.storage.volumes import tree_of
+from core.storage.volumes import UPLOADS, tree_of
 
 # https://cloud.google.com/storage/docs/buckets#naming; names of volumes are stricter.
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,220}[a-z0-9]|[a-z0-9]")
 _URI: Final = re.compile(r"gs://(?P<bucket>[^/]+)(?:/(?P<path>.*))?", re.DOTALL)
-# Folder of unfinished uploads, at the bucket's root.
-UPLOADS: Final = ".uploads"
 
 
 @dataclass(frozen=True, slots=True)
