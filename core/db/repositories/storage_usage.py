@@ -18,6 +18,8 @@ from core.domain.sharing.storage import StorageKind, StorageState, storage_limit
 
 # A point's step, time and value, compressed, and its part of the digests.
 _POINT_BYTES: Final = 16
+# An unfinished upload of code is deleted after so long without progress.
+UNFINISHED_AFTER: Final = timedelta(days=1)
 # Uploads through the API are added at once, and measured soon after.
 _AFTER_UPLOAD: Final = timedelta(minutes=1)
 _ACTIVE: Final = (JobState.STARTING.value, JobState.RUNNING.value)
@@ -52,6 +54,11 @@ def read_state(session: Session, project_id: str) -> StorageState:
     if row is None:
         raise NotFound("The project was deleted.")
     return state_of_row(row)
+
+
+def find_project(session: Session, name: str) -> str | None:
+    """Its id."""
+    return session.scalars(select(Project.id).where(Project.name == name, Project.deleted_at.is_(None))).one_or_none()
 
 
 def read_details(session: Session, project_ids: Sequence[str]) -> dict[str, StorageDetails]:
@@ -119,7 +126,7 @@ def due_projects(session: Session, now: datetime, limit: int) -> list[str]:
     return list(session.scalars(query))
 
 
-def load_measured(session: Session, project_id: str, default_volume: str) -> MeasuredRow | None:
+def load_measured(session: Session, project_id: str, default_volume: str, now: datetime) -> MeasuredRow | None:
     """``None``: the project was deleted."""
     project = session.get(Project, project_id)
     if project is None or project.deleted_at is not None:
@@ -131,7 +138,7 @@ def load_measured(session: Session, project_id: str, default_volume: str) -> Mea
         level=usage.level if usage else 0,
         is_active=session.scalars(_running(project_id).limit(1)).first() is not None,
         outputs=_outputs_elsewhere(session, project_id, default_volume, project.name),
-        archive_bytes=_archive_bytes(session, project_id),
+        archive_bytes=_archive_bytes(session, project_id, now),
         metric_bytes=_metric_bytes(session, project_id),
     )
 
@@ -186,7 +193,7 @@ def _outputs_elsewhere(
     return tuple(found)
 
 
-def _archive_bytes(session: Session, project_id: str) -> int:
+def _archive_bytes(session: Session, project_id: str, now: datetime) -> int:
     code = Job.spec["code"].as_string()
     of_studies = Study.spec["template"]["code"].as_string()
     used = union(
@@ -194,7 +201,8 @@ def _archive_bytes(session: Session, project_id: str) -> int:
         select(of_studies).where(Study.project_id == project_id, Study.deleted_at.is_(None), of_studies.is_not(None)),
     )
     query = select(func.coalesce(func.sum(Archive.size_bytes), 0)).where(
-        or_(Archive.project_id == project_id, Archive.digest.in_(used))
+        or_(Archive.project_id == project_id, Archive.digest.in_(used)),
+        or_(Archive.is_complete, Archive.used_at > now - UNFINISHED_AFTER),
     )
     return int(session.scalars(query).one())
 

@@ -88,7 +88,7 @@ def parse_quota(data: Mapping[str, Any], *, at: str = "quota") -> QuotaSettings:
         if any(STORAGE in amounts for amounts in parts):
             raise InvalidRequest(
                 f"{at}.{part}: storage has a limit of the whole project alone, no guarantee and no limit of users.",
-                field=f"{at}.{part}",
+                field=f"{at}.{part}.{written_name(STORAGE)}",
             )
     for user, amounts in of_users.items():
         _check_guarantee(amounts, {**limit, **users.get(user, user_limit)}, f"{at}.{_OF_USERS}.{user}")

@@ -83,6 +83,10 @@ class StorageState:
             return before
         return reached
 
+    @property
+    def is_full(self) -> bool:
+        return self.limit_bytes is not None and self.used_bytes >= self.limit_bytes
+
     def demand_room(self, size_bytes: int = 0) -> None:
         """Check that ``size_bytes`` more may be stored; 0: that the quota is not used up.
 
@@ -91,7 +95,7 @@ class StorageState:
         """
         if self.limit_bytes is None:
             return
-        if self.used_bytes >= self.limit_bytes:
+        if self.is_full:
             raise StorageQuotaExceeded(f"{self.sentence()} {_ADVICE}")
         if self.used_bytes + size_bytes > self.limit_bytes:
             raise StorageQuotaExceeded(

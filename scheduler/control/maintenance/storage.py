@@ -98,7 +98,7 @@ class StorageMeter:
     def _measure(self, project_id: str, lease: RenewedLease) -> bool:
         control = self._control
         with unit_of_work(control.sessions, read_only=True) as session:
-            before = storage_usage.load_measured(session, project_id, control.default_volume)
+            before = storage_usage.load_measured(session, project_id, control.default_volume, control.clock())
             names = [] if before is None else [control.default_volume, *(volume for volume, _ in before.outputs)]
             volumes = session.scalars(select(Volume).where(Volume.name.in_(names))).all()
             trees = {volume.name: tree_of(volume) for volume in volumes if volume.root is not None}
