@@ -220,10 +220,18 @@ def _view_of(project: Project, quota_context: _QuotaContext) -> QuotaView:
         storage=_storage_view(storage),
         warnings=[
             *unreadable,
-            *storage.state.warnings(),
+            *_storage_warnings(storage),
             *_warnings(project.name, quota, others, quota_context.capacity, quota_context.policy),
         ],
     )
+
+
+def _storage_warnings(storage: StorageDetails) -> list[str]:
+    found = list(storage.state.warnings())
+    if storage.unreadable:
+        folders = "1 folder is" if storage.unreadable == 1 else f"{storage.unreadable} folders are"
+        found.append(f"{folders} not counted, as the platform's user may not read them.")
+    return [f"{written_name(STORAGE)}: {sentence}" for sentence in found]
 
 
 def _storage_view(storage: StorageDetails) -> StorageView:

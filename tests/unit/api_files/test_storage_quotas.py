@@ -90,7 +90,7 @@ def test_from_80_percent_on_answers_warn(house: Any, use: Any) -> None:
     assert house.call("member", "GET", f"/jobs/{submitted['id']}").json()["warnings"] == [warning]
     checked = house.call("member", "POST", "/jobs", json={"spec": JOB, "dry_run": True})
     assert "(85 %)" in checked.headers["Warning"]
-    assert warning in house.call("viewer", "GET", "/projects/vision/quota").json()["warnings"]
+    assert f"storage: {warning}" in house.call("viewer", "GET", "/projects/vision/quota").json()["warnings"]
     house.set_state("job-1", "succeeded")
     assert house.call("member", "GET", "/jobs/job-1").json()["warnings"] == []
 
@@ -105,6 +105,10 @@ def test_the_quota_shows_usage_by_kind_and_its_time(house: Any, use: Any) -> Non
         "used": 5 * GIB, "limit": 10 * GIB, "percent": 50.0, "parts": {"outputs": 5 * GIB, "models": 0},
         "measured_at": "2026-11-21T07:00:00Z", "unreadable_folders": 0,
     }  # fmt: skip
+    with unit_of_work(house.sessions) as session:
+        session.get_one(StorageUsage, "project-vision").unreadable = 2
+    unreadable = house.call("viewer", "GET", "/projects/vision/quota").json()["warnings"]
+    assert unreadable == ["storage: 2 folders are not counted, as the platform's user may not read them."]
     (line,) = [line for line in quota["lines"] if line["what"] == "storage"]
     assert (line["used"], line["limit"], line["capacity"]) == (5 * GIB, 10 * GIB, None)
 
