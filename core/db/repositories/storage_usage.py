@@ -14,7 +14,7 @@ from core.db.engine import insert_into
 from core.db.tables import Archive, Job, MetricStream, Project, StorageUsage, Study
 from core.domain.errors import NotFound
 from core.domain.jobs.states import JobState
-from core.domain.sharing.storage import StorageKind, StorageState, storage_limit
+from core.domain.sharing.storage import StorageKind, StorageState, due_when_active, storage_limit
 
 # A point's step, time and value, compressed, and its part of the digests.
 _POINT_BYTES: Final = 16
@@ -115,7 +115,7 @@ class MeasuredRow:
 
 
 def due_projects(session: Session, now: datetime, limit: int) -> list[str]:
-    """Projects to be measured, those first that were never measured."""
+    """Projects to be measured, those first that were never measured; last those that have got running jobs since."""
     query = (
         select(Project.id)
         .outerjoin(StorageUsage, StorageUsage.project_id == Project.id)
@@ -123,7 +123,23 @@ def due_projects(session: Session, now: datetime, limit: int) -> list[str]:
         .order_by(StorageUsage.measured_at.is_not(None), StorageUsage.due_at)
         .limit(limit)
     )
-    return list(session.scalars(query))
+    due = list(session.scalars(query))
+    active = (
+        select(StorageUsage.project_id, StorageUsage.measured_at, StorageUsage.duration_s)
+        .join(Project, Project.id == StorageUsage.project_id)
+        .where(
+            StorageUsage.due_at > now,
+            StorageUsage.measured_at.is_not(None),
+            StorageUsage.project_id.in_(select(Job.project_id).where(Job.state.in_(_ACTIVE))),
+            Project.deleted_at.is_(None),
+        )
+    )
+    due += [
+        project_id
+        for project_id, measured_at, duration_s in session.execute(active)
+        if measured_at is not None and due_when_active(measured_at, duration_s) <= now
+    ]
+    return due[:limit]
 
 
 def load_measured(session: Session, project_id: str, default_volume: str, now: datetime) -> MeasuredRow | None:

@@ -96,10 +96,10 @@ class StorageState:
         if self.limit_bytes is None:
             return
         if self.is_full:
-            raise StorageQuotaExceeded(f"{self.sentence()} {_ADVICE}")
+            raise StorageQuotaExceeded(f"{self.sentence()} {self._advice()}")
         if self.used_bytes + size_bytes > self.limit_bytes:
             raise StorageQuotaExceeded(
-                f"{self.sentence()} {format_size(size_bytes)} more do not fit. {_ADVICE}", field="size"
+                f"{self.sentence()} {format_size(size_bytes)} more do not fit. {self._advice()}", field="size"
             )
 
     def sentence(self) -> str:
@@ -111,13 +111,19 @@ class StorageState:
             f"{format_size(self.limit_bytes)} ({self.percent():.0f} %)."
         )
 
+    def _advice(self) -> str:
+        return (
+            "Delete jobs with their files (`trainmaster delete JOB --files`), checkpoints or model versions, or ask a "
+            f"platform admin for more (`trainmaster quota set {self.project} storage=…`)."
+        )
+
     def warnings(self) -> list[str]:
         """One sentence from ``WARNING_LEVEL`` on."""
         if self.limit_bytes is None or self.percent() < WARNING_LEVEL:
             return []
         if self.percent() < FULL_LEVEL:
             return [f"{self.sentence()} At 100 % new jobs, uploads and models are refused."]
-        return [f"{self.sentence()} New jobs, uploads and models are refused; running jobs continue. {_ADVICE}"]
+        return [f"{self.sentence()} New jobs, uploads and models are refused; running jobs continue. {self._advice()}"]
 
     def next_measurement(self, now: datetime, *, is_active: bool, duration_s: float) -> datetime:
         """When to measure again. ``is_active``: it has running jobs. ``duration_s``: of the last measurement."""
@@ -126,10 +132,13 @@ class StorageState:
             interval = _NEAR_INTERVAL
         if self.percent() >= FULL_LEVEL:
             interval = _FULL_INTERVAL
-        return now + max(interval, timedelta(seconds=duration_s / _DUTY))
+        return _after(now, interval, duration_s)
 
 
-_ADVICE: Final = (
-    "Delete jobs with their files (`trainmaster delete JOB --files`), checkpoints or model versions, or ask a platform "
-    "admin for more (`trainmaster quota set PROJECT storage=…`)."
-)
+def due_when_active(measured_at: datetime, duration_s: float) -> datetime:
+    """When a project is due that has got running jobs since its last measurement."""
+    return _after(measured_at, _ACTIVE_INTERVAL, duration_s)
+
+
+def _after(measured_at: datetime, interval: timedelta, duration_s: float) -> datetime:
+    return measured_at + max(interval, timedelta(seconds=duration_s / _DUTY))

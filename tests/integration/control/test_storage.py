@@ -120,10 +120,13 @@ def test_a_project_is_measured_when_it_is_due_or_its_files_were_deleted(plane):
     plane.engine.script("worker", Script(run_for=None))
     plane.submit()
     plane.settle()
-    plane.engine.advance(timedelta(hours=2))
-    second = measure(plane).measured_at
+    begin = plane.engine.now
+    plane.engine.advance(timedelta(minutes=4))
+    assert measure(plane).measured_at == begin
+    plane.engine.advance(timedelta(minutes=2))  # its next measurement was an hour away before the job ran
+    assert measure(plane).measured_at == plane.engine.now
     plane.engine.advance(timedelta(minutes=6))
-    assert measure(plane).measured_at == plane.engine.now > second
+    assert measure(plane).measured_at == plane.engine.now
 
 
 def test_uploads_count_at_once_and_those_during_a_measurement_stay(plane, monkeypatch):
