@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Final
 
 from fastapi import Path, Query, Request, Response
-from sqlalchemy import delete, select, update
+from sqlalchemy import select, update
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 from trainmaster.wire.jobs import ArchiveView
@@ -13,7 +13,9 @@ from trainmaster.wire.jobs import ArchiveView
 from api.app.unit_of_work import AppContext, AppContextDep, UnitOfWork
 from api.auth import Caller, Reader, Writer
 from api.http.routing import new_router
+from api.quotas.storage import charged_project
 from core.db.engine import insert_into
+from core.db.repositories.storage_usage import add_bytes
 from core.db.tables import Archive
 from core.storage.archives import ArchiveStore, ArchiveUpload
 
@@ -22,8 +24,10 @@ def archive_store(context: AppContext) -> ArchiveStore:
     return ArchiveStore(context.settings.archive_dir, limit_bytes=context.settings.archive_limit_bytes)
 
 
-def announce_archive(context: AppContext, caller: Caller, digest: str, size_bytes: int) -> ArchiveUpload:
-    """Begin an upload, or find it complete.
+def announce_archive(
+    context: AppContext, caller: Caller, digest: str, size_bytes: int, project: str | None = None
+) -> ArchiveUpload:
+    """Begin an upload, or find it complete. ``project``: see ``charged_project``.
 
     The row's ``used_at`` is written before the file is checked: the garbage collection of old archives, which deletes
     the row first, either sees the new time or has deleted the file by then.
@@ -31,19 +35,21 @@ def announce_archive(context: AppContext, caller: Caller, digest: str, size_byte
     store = archive_store(context)
     with context.write() as work:
         work.session.execute(update(Archive).where(Archive.digest == digest).values(used_at=work.now))
+        project_id = None
+        if not store.is_announced(digest, caller.user_id):
+            project_id = charged_project(work.session, caller, project, size_bytes)
         upload = store.start(digest, caller.user_id, size_bytes=size_bytes)
-        if upload.is_complete:
-            _insert_archive(work, caller, upload)
-        else:
-            # The file of a complete archive was lost with its disk: no job may be submitted with it.
-            work.session.execute(delete(Archive).where(Archive.digest == digest))
+        # Where the file of a complete archive was lost with its disk, no job may be submitted with it any more.
+        _write_archive(work, caller, upload, project_id)
+        if project_id is not None and not upload.is_complete:
+            add_bytes(work.session, project_id, size_bytes, work.now)
     return upload
 
 
 def register_archive(context: AppContext, caller: Caller, upload: ArchiveUpload) -> None:
     """Make the archive known to submissions. May be repeated."""
     with context.write() as work:
-        _insert_archive(work, caller, upload)
+        _write_archive(work, caller, upload, None)
 
 
 def _view_of(upload: ArchiveUpload) -> ArchiveView:
@@ -55,17 +61,18 @@ def _view_of(upload: ArchiveUpload) -> ArchiveView:
     )
 
 
-def _insert_archive(work: UnitOfWork, caller: Caller, upload: ArchiveUpload) -> None:
-    known = work.session.execute(
-        select(Archive.digest).where(Archive.digest == upload.digest, Archive.is_complete)
-    ).scalar_one_or_none()
-    if known is not None:
+def _write_archive(work: UnitOfWork, caller: Caller, upload: ArchiveUpload, project_id: str | None) -> None:
+    """Write the row, unless it says so already. ``project_id``: it counts against, unless it counts against another."""
+    query = select(Archive.is_complete, Archive.project_id).where(Archive.digest == upload.digest)
+    known = work.session.execute(query).one_or_none()
+    if known is not None and known.is_complete and upload.is_complete:
         return
     values = {
         "size_bytes": upload.size_bytes,
-        "received_bytes": upload.size_bytes,
-        "is_complete": True,
+        "received_bytes": upload.received_bytes if upload.is_complete else 0,
+        "is_complete": upload.is_complete,
         "user_id": caller.user_id,
+        "project_id": (known.project_id if known is not None else None) or project_id,
         "created_at": work.now,
         "used_at": work.now,
     }
@@ -94,9 +101,12 @@ def start_archive(
     context: AppContextDep,
     digest: Annotated[str, Query(pattern=_DIGEST)],
     size: Annotated[int, Query(ge=1, le=2**62)],
+    project: Annotated[
+        str | None, Query(max_length=100, description="Counts against its storage quota; default: one of the caller's.")
+    ] = None,
 ) -> ArchiveView:
     """`received_bytes` is the offset to send from. An archive that any user has uploaded before is complete at once."""
-    upload = announce_archive(context, caller, digest, size)
+    upload = announce_archive(context, caller, digest, size, project)
     if upload.is_complete:
         response.status_code = 200
     return _view_of(upload)

@@ -24,6 +24,7 @@ from core.db.tables import (
     Model,
     ModelVersion,
     Project,
+    StorageUsage,
     Study,
     Usage,
     User,
@@ -175,8 +176,8 @@ def _remove(work: UnitOfWork, caller: Caller, project: Project) -> None:
     reserved = list(
         work.session.scalars(delete(BookingRow).where(BookingRow.project_id == project.id).returning(BookingRow.name))
     )
-    work.session.execute(delete(Usage).where(Usage.project_id == project.id))
-    work.session.execute(delete(BudgetRow).where(BudgetRow.project_id == project.id))
+    for table in (Usage, StorageUsage, BudgetRow):
+        work.session.execute(delete(table).where(table.project_id == project.id))
     revoke_all(work, caller, project)
     extra = {"reservations": sorted(reserved)} if reserved else {}
     _record_event(work, caller, project, "project.deleted", name=project.name, **extra)

@@ -30,6 +30,7 @@ from scheduler.control.context import ControlContext
 from scheduler.control.maintenance.gc import collect_garbage, gc_executor
 from scheduler.control.maintenance.nodes import sync_nodes
 from scheduler.control.maintenance.resync import SAFETY_RESYNC, STEADY_RESYNC, due_attempts, find_drifted
+from scheduler.control.maintenance.storage import StorageMeter
 from scheduler.control.planning.start_forecasts import StartForecastWriter
 from scheduler.control.planning.tick import Ticker
 from scheduler.control.questions.answers import QuestionAnswerer
@@ -101,6 +102,7 @@ class SchedulerProcess:
         self.simulations = SimulationRunner(self.control)
         self.studies = StudyLoop(self.control, Proposers(loads_ahead=True))
         self.registrar = Registrar(self.control, limit_bytes=settings.model_limit_bytes)
+        self.storage_meter = StorageMeter(self.control)
         self.timers = Timers(wakeup.notify, utc_now)
         self.endpoints = EndpointLoop(
             self.control, own_server() if settings.executor == "process" else None, set_timer=self.timers.set
@@ -225,6 +227,7 @@ class SchedulerProcess:
         self.simulations.close()
         self.studies.close()
         self.registrar.close()
+        self.storage_meter.close()
         self.engine.dispose()
 
     def _answer(self) -> None:

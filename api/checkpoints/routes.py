@@ -30,6 +30,7 @@ from api.http.tar import TarArchive, TarMember
 from api.jobs.verbs import record_event
 from api.volumes.access import demand_output_access, readable_output
 from core.db.repositories.checkpoints import forget, pinned_paths, used_paths
+from core.db.repositories.storage_usage import request_measurement
 from core.db.tables import Job, PinnedCheckpoint, Retention
 from core.domain.errors import Conflict, InvalidRequest, TrainmasterError
 from core.domain.jobs.retention import RetentionRule
@@ -159,6 +160,8 @@ def delete_checkpoint(job: JobMember, context: AppContextDep, path: CheckpointPa
     # After the commit: a crash in between leaves files, never a row of a deleted checkpoint.
     for part in landed.parts:
         tree.delete(part)
+    with context.write() as work:
+        request_measurement(work.session, row.project_id, work.now)
     return Response(status_code=204)
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Final
 
@@ -30,6 +31,7 @@ from api.jobs.service import (
     submit,
 )
 from api.volumes.access import demand_output_access
+from core.db.repositories.storage_usage import read_state, request_measurement
 from core.db.tables import Job
 from core.storage.resume_sources import resume_path, with_resume_mount
 from core.storage.volumes import RESUME_MOUNT
@@ -48,8 +50,8 @@ IdempotencyKey = Annotated[
 ]
 REPLAYED: Final = "Idempotency-Replayed"
 _WARNING: Final = (
-    'What in the command contradicts the replicas, and a budget that is nearly spent: `299 - "sentence"`, separated by '
-    "commas; each sentence is a JSON string."
+    "What in the command contradicts the replicas, a budget that is nearly spent, and how full the project's storage "
+    'is from 80 % on: `299 - "sentence"`, separated by commas; each sentence is a JSON string.'
 )
 
 
@@ -78,12 +80,16 @@ def _submit_new(body: SubmitRequest, caller: Caller, context: AppContext, key: s
     spec = read_spec(body)
     submission = check_submission(context, caller, spec)
     if body.dry_run:
-        warnings = [*gang_warnings(spec), *budget_warnings(context, submission.member)]
+        with context.read() as work:
+            storage = read_state(work.session, submission.member.project_id)
+        storage.demand_room()
+        budget = budget_warnings(context, submission.member)
+        warnings = [*gang_warnings(spec), *budget, *storage.warnings()]
         return json_response(spec, headers=_warning_header(warnings))
     return _submit(context, caller, submission, key, digest_of("submit", spec.model_dump(mode="json")))
 
 
-def _warning_header(sentences: list[str]) -> dict[str, str]:
+def _warning_header(sentences: Sequence[str]) -> dict[str, str]:
     """https://www.rfc-editor.org/rfc/rfc7234#section-5.5, as Kubernetes' API warns; JSON strings are ASCII here."""
     warnings = [f"299 - {json.dumps(sentence)}" for sentence in sentences]
     return {"Warning": ", ".join(warnings)} if warnings else {}
@@ -128,7 +134,13 @@ def _submit(context: AppContext, caller: Caller, submission: Submission, key: st
         if submitted.row is None:
             earlier = load_detail(work.session, work.session.get_one(Job, submitted.job_id), work.now)
             return json_response(earlier, 201, {**_location(submitted.job_id), REPLAYED: "true"})
-    detail = fresh_detail(submitted.row, project=submission.member.project, user=caller.user, spec=submission.spec)
+    detail = fresh_detail(
+        submitted.row,
+        project=submission.member.project,
+        user=caller.user,
+        spec=submission.spec,
+        warnings=submitted.warnings,
+    )
     return json_response(detail, 201, _location(submitted.job_id))
 
 
@@ -208,7 +220,10 @@ def delete_job(
         verbs.lock(work.session, row)
         verbs.delete(work, job.caller, row)
         remove_output = verbs.output_to_remove(work.session, row) if files else None
+        project_id = row.project_id
     if remove_output is not None:
         # After the commit: a crash in between leaves files without a job, never a job without its files.
         remove_output()
+        with context.write() as work:
+            request_measurement(work.session, project_id, work.now)
     return Response(status_code=204)

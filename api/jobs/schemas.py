@@ -15,6 +15,7 @@ from core.db.engine import UntypedRow
 from core.db.repositories.job_speeds import earlier_points, points_of
 from core.db.repositories.jobs import NOT_RUN, RunSummary, newest_attempt, runs_of, view_row
 from core.db.repositories.queue import number_of
+from core.db.repositories.storage_usage import read_state
 from core.db.tables import Job
 from core.domain.jobs.progress_rate import progress_view
 from core.domain.jobs.speed_curve import LEAST_MEASURED_S, SpeedCurve, growth_note
@@ -70,7 +71,7 @@ def job_view(row: UntypedRow, *, run: RunSummary, now: datetime) -> JobView:
 
 
 def load_detail(session: Session, job: Job, now: datetime) -> JobDetail:
-    """All details of one job. At most five SQL statements, of an elastic job eight."""
+    """All details of one job. At most six SQL statements, of an elastic job nine."""
     row = view_row(session, job.id)
     found = newest_attempt(session, job.id) if row.attempt_count else None
     run = runs_of(session, [job.id]).get(job.id, NOT_RUN) if found else NOT_RUN
@@ -85,6 +86,7 @@ def load_detail(session: Session, job: Job, now: datetime) -> JobDetail:
         queue_position=position,
         attempt=attempt_view(*found) if found else None,
         trial=None if job.trial is None else TrialOf(**job.trial),
+        warnings=[] if JobState(row.state).is_terminal else read_state(session, job.project_id).warnings(),
         **_measured_speeds(session, job),
     )
 
@@ -105,7 +107,9 @@ def _measured_speeds(session: Session, job: Job) -> dict[str, Any]:
     }
 
 
-def fresh_detail(row: Mapping[str, Any], *, project: str, user: str, spec: JobSpec) -> JobDetail:
+def fresh_detail(
+    row: Mapping[str, Any], *, project: str, user: str, spec: JobSpec, warnings: Sequence[str] = ()
+) -> JobDetail:
     """The details of a job just written as ``row``, without a query, and hence without its position in the queue."""
     return JobDetail.model_construct(
         id=row["id"],
@@ -125,6 +129,7 @@ def fresh_detail(row: Mapping[str, Any], *, project: str, user: str, spec: JobSp
         output=f"{row['output_volume']}/{row['output_path']}",
         cloned_from=row["cloned_from"],
         spec=spec,
+        warnings=list(warnings),
     )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -26,10 +26,12 @@ from api.app.unit_of_work import AppContext, UnitOfWork
 from api.auth import Caller, ProjectMembership
 from api.jobs.locations import JobOutput, check_locations
 from core.db.json import dump_json
+from core.db.repositories.storage_usage import state_columns, state_of_row
 from core.db.repositories.submission import JobSubmission, KeyClaim, NewJob, new_job, write_job
-from core.db.tables import Archive, Job, Project, Secret, Study
-from core.domain.errors import BudgetExceeded, Conflict, InvalidRequest, InvalidSpec
+from core.db.tables import Archive, IdempotencyKey, Job, Project, Secret, StorageUsage, Study
+from core.domain.errors import BudgetExceeded, Conflict, InvalidRequest, InvalidSpec, NotFound
 from core.domain.sharing.costs import amount_of
+from core.domain.sharing.storage import StorageState
 from core.ids import new_id
 from core.wakeups import TOPIC_TICK
 
@@ -50,10 +52,13 @@ class Submission:
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """``row``: the row written; ``None`` for the job of an earlier request with the same idempotency key."""
+    """``row``: the row written; ``None`` for the job of an earlier request with the same idempotency key.
+    ``warnings``: about the project's storage.
+    """
 
     job_id: str
     row: dict[str, Any] | None
+    warnings: Sequence[str] = ()
 
 
 def read_spec(request: SubmitRequest | ForecastRequest) -> JobSpec:
@@ -186,8 +191,11 @@ def submit(work: UnitOfWork, caller: Caller, submission: Submission, *, key: str
     Raises:
         InvalidSpec: a secret or the code archive is missing.
         IdempotencyMismatch: the key was used for another request.
+        StorageQuotaExceeded: the project's quota is used up.
     """
-    check_in_transaction(work, submission)
+    storage = check_in_transaction(work, submission)
+    if storage.is_full and not _is_repeated(work, caller, key):
+        storage.demand_room()
     new = _new_job(work, caller, submission)
     claim = None if key is None else KeyClaim(caller.user_id, key, digest)
     earlier = write_job(work.session, new, claim)
@@ -196,18 +204,27 @@ def submit(work: UnitOfWork, caller: Caller, submission: Submission, *, key: str
         return Submitted(earlier, None)
     work.notify(TOPIC_TICK)
     row = dict(new.job)
-    return Submitted(row["id"], row)
+    return Submitted(row["id"], row, storage.warnings())
 
 
-def check_in_transaction(work: UnitOfWork, submission: Submission) -> None:
+def _is_repeated(work: UnitOfWork, caller: Caller, key: str | None) -> bool:
+    """Whether the request has an idempotency key that was used before: its job exists, whatever the quota is now."""
+    return key is not None and work.session.get(IdempotencyKey, (caller.user_id, key)) is not None
+
+
+def check_in_transaction(work: UnitOfWork, submission: Submission) -> StorageState:
     """Checks that need the database: the archive (also marked as used now), the secrets, and the priority.
+
+    Returns:
+        The project's storage, whose quota may be used up: that refuses jobs and studies, but no deployments.
 
     Raises:
         InvalidSpec: the archive or a secret does not exist, or the priority is too high.
+        NotFound: the project was deleted.
     """
     _check_code(work, submission.spec)
     _check_secrets(work, submission)
-    _check_priority(work, submission)
+    return _check_project(work, submission)
 
 
 def digest_of(kind: str, content: Mapping[str, Any]) -> str:
@@ -265,12 +282,18 @@ def _check_secrets(work: UnitOfWork, submission: Submission) -> None:
         raise InvalidSpec(f"{missing[0]['path']}: {missing[0]['message']}.", field=missing[0]["path"], errors=missing)
 
 
-def _check_priority(work: UnitOfWork, submission: Submission) -> None:
-    query = select(Project.max_priority).where(Project.id == submission.member.project_id)
-    maximum = work.session.execute(query).scalar_one_or_none()
+def _check_project(work: UnitOfWork, submission: Submission) -> StorageState:
+    """The project's storage, read with its highest priority. Raises ``InvalidSpec``, ``NotFound``."""
+    query = select(Project.max_priority, *state_columns()).outerjoin(
+        StorageUsage, StorageUsage.project_id == Project.id
+    )
+    row = work.session.execute(query.where(Project.id == submission.member.project_id)).one_or_none()
+    if row is None:
+        raise NotFound(f"There is no project {submission.member.project!r} any more.")
+    maximum = row.max_priority
     own = submission.spec.priority
     if maximum is None or own <= maximum:
-        return
+        return state_of_row(row)
     project = submission.member.project
     message = f"jobs of project {project} may have {priority_words(maximum)} at most, not {priority_words(own)}"
     hint = "a platform admin can change the limit"

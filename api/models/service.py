@@ -14,8 +14,10 @@ from api.auth import Caller, ProjectAccess, ProjectMembership, has_role
 from api.jobs.service import digest_of
 from api.models.access import ModelAccess, by_of
 from api.models.views import version_detail
+from api.quotas.storage import demand_storage
 from api.volumes.access import demand_location_access
 from core.db.repositories import models
+from core.db.repositories.storage_usage import add_bytes
 from core.db.repositories.submission import KeyClaim, claim_key, find_key
 from core.db.tables import Checkpoint, Job, Model, ModelAlias, ModelVersion
 from core.domain.errors import Conflict, Forbidden, InvalidRequest, NotFound
@@ -68,6 +70,7 @@ class RegistrationDraft:
     job_id: str
     member: ProjectMembership
     source: SourceRequest
+    size_bytes: int = 0  # to be copied, if known
 
 
 def check(context: AppContext, access: ProjectAccess, body: wire.VersionRegister) -> RegistrationDraft:
@@ -103,12 +106,14 @@ def check(context: AppContext, access: ProjectAccess, body: wire.VersionRegister
             f"The registry's volume {context.settings.default_volume!r} is not registered, read-only, or not "
             "accessible to the control plane; an admin can change that."
         )
+    size_bytes = 0
     if has_ended or source.checkpoint is not None:
         found = find_source(
             tree, source, reported=reported, trial=trial, limit_bytes=context.settings.model_limit_bytes
         )
-        demand_room(tree_of(volume), found.size_bytes)
-    return RegistrationDraft(job.id, member, source)
+        size_bytes = found.size_bytes
+        demand_room(tree_of(volume), size_bytes)
+    return RegistrationDraft(job.id, member, source, size_bytes)
 
 
 def find_registered(
@@ -133,11 +138,13 @@ def register(
     volume: str,
     key: str | None = None,
 ) -> tuple[Model, ModelVersion]:
-    """Write the version; the control loop copies its files."""
+    """Write the version; the control loop copies its files. Raises ``StorageQuotaExceeded``."""
     version_id = new_id("version")
     before = _claim(work, access.caller, key, _request_content(access, model, body), version_id)
     if before is not None:
         return _made(work.session, before)
+    demand_storage(work.session, draft.member.project_id, draft.size_bytes)
+    add_bytes(work.session, draft.member.project_id, draft.size_bytes, work.now)
     row = versions.register_from_job(
         work.session,
         work.now,

@@ -10,7 +10,7 @@ from sqlalchemy import select
 from trainmaster.spec.errors import FieldError
 from trainmaster.spec.priorities import read_priority
 from trainmaster.wire.base import Page
-from trainmaster.wire.scheduling import QuotaLineView, QuotaUpdate, QuotaUserView, QuotaView
+from trainmaster.wire.scheduling import QuotaLineView, QuotaUpdate, QuotaUserView, QuotaView, StorageView
 
 from api.app.unit_of_work import AppContextDep, UnitOfWork
 from api.auth import Caller, PlatformAdmin, ProjectAccess, ProjectViewer, Reader
@@ -19,10 +19,22 @@ from api.http.routing import new_router
 from api.quotas.amounts import capacity, in_words, merged, models_of, shown
 from core.db.repositories.planning import read_policy
 from core.db.repositories.queue import allocated_by_user
+from core.db.repositories.storage_usage import StorageDetails, read_details, request_measurement
 from core.db.tables import Project, User
 from core.domain.errors import InvalidRequest, combined_error
 from core.domain.sharing.policy import Policy
-from core.domain.sharing.quota import CPU, GPUS, JOBS, MEMORY, Quota, QuotaSettings, keys_in, parse_quota, written_name
+from core.domain.sharing.quota import (
+    CPU,
+    GPUS,
+    JOBS,
+    MEMORY,
+    STORAGE,
+    Quota,
+    QuotaSettings,
+    keys_in,
+    parse_quota,
+    written_name,
+)
 from core.wakeups import TOPIC_TICK
 
 router = new_router("quotas")
@@ -95,6 +107,8 @@ def _change(work: UnitOfWork, caller: Caller, project: Project, body: QuotaUpdat
     data = body.model_dump(mode="json", exclude_unset=True)
     work.record_event("project.quota_set", caller.actor, project_id=project.id, data=data)
     work.notify(TOPIC_TICK)
+    if written_name(STORAGE) in body.limit:
+        request_measurement(work.session, project.id, work.now)  # which tells running jobs of a crossing
     work.session.flush()
     return _view(work, project)
 
@@ -148,13 +162,16 @@ def _priority(value: Any) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class _QuotaContext:
-    """The data for the views of several projects, read once. ``used_by_user``: by project id and user name."""
+    """The data for the views of several projects, read once. ``used_by_user``: by project id and user name.
+    ``storage``: by project id.
+    """
 
     capacity: Mapping[str, int]
     policy: Policy
     quotas: Mapping[str, QuotaSettings]
     wrong: Mapping[str, str]
     used_by_user: Mapping[str, Mapping[str, Mapping[str, int]]]
+    storage: Mapping[str, StorageDetails]
 
     @classmethod
     def of(cls, work: UnitOfWork, project_ids: Sequence[str]) -> _QuotaContext:
@@ -174,7 +191,8 @@ class _QuotaContext:
             project_id: {names[user_id]: amounts for user_id, amounts in of_users.items()}
             for project_id, of_users in by_id.items()
         }
-        return cls(capacity(work.session), read_policy(work.session).policy, quotas, wrong, used_by_user)
+        storage = read_details(work.session, project_ids)
+        return cls(capacity(work.session), read_policy(work.session).policy, quotas, wrong, used_by_user, storage)
 
 
 def _view_of(project: Project, quota_context: _QuotaContext) -> QuotaView:
@@ -183,6 +201,7 @@ def _view_of(project: Project, quota_context: _QuotaContext) -> QuotaView:
     others = [other.quota for project_id, other in quota_context.quotas.items() if project_id != project.id]
     by_user = quota_context.used_by_user.get(project.id, {})
     used = _total(by_user.values())
+    storage = quota_context.storage[project.id]
     unreadable = []
     if project.id in quota_context.wrong:
         unreadable.append(
@@ -193,9 +212,37 @@ def _view_of(project: Project, quota_context: _QuotaContext) -> QuotaView:
         project=project.name,
         weight=project.weight,
         max_priority=project.max_priority,
-        lines=[_line(key, quota, used, quota_context.capacity) for key in _keys(quota, used, quota_context.capacity)],
+        lines=[
+            *(_line(key, quota, used, quota_context.capacity) for key in _keys(quota, used, quota_context.capacity)),
+            QuotaLineView(what=written_name(STORAGE), used=storage.state.used_bytes, limit=storage.state.limit_bytes),
+        ],
         users=_users(settings, by_user),
-        warnings=[*unreadable, *_warnings(project.name, quota, others, quota_context.capacity, quota_context.policy)],
+        storage=_storage_view(storage),
+        warnings=[
+            *unreadable,
+            *_storage_warnings(storage),
+            *_warnings(project.name, quota, others, quota_context.capacity, quota_context.policy),
+        ],
+    )
+
+
+def _storage_warnings(storage: StorageDetails) -> list[str]:
+    found = list(storage.state.warnings())
+    if storage.unreadable:
+        folders = "1 folder is" if storage.unreadable == 1 else f"{storage.unreadable} folders are"
+        found.append(f"{folders} not counted, as the platform's user may not read them.")
+    return [f"{written_name(STORAGE)}: {sentence}" for sentence in found]
+
+
+def _storage_view(storage: StorageDetails) -> StorageView:
+    state = storage.state
+    return StorageView(
+        used=state.used_bytes,
+        limit=state.limit_bytes,
+        percent=None if state.limit_bytes is None else round(state.percent(), 1),
+        parts=dict(storage.parts),
+        measured_at=state.measured_at,
+        unreadable_folders=storage.unreadable,
     )
 
 

@@ -228,6 +228,7 @@ def create_study(body: StudyCreate, caller: Writer, context: AppContextDep, key:
     if not body.wait_for_nodes:
         service.demand_feasible(context, caller, draft)
     if body.dry_run:
+        service.demand_room(context, draft)
         return json_response(spec)
     with context.write() as work:
         return _created(work, service.create(work, caller, draft, key=key, digest=digest))
@@ -356,6 +357,7 @@ def clone_study(
     if not body.wait_for_nodes:
         service.demand_feasible(context, caller, draft)
     if body.dry_run:
+        service.demand_room(context, draft)
         return json_response(spec)
     with context.write() as work:
         reason = f"cloned from {name} ({origin})"

@@ -22,6 +22,7 @@ from api.app.unit_of_work import AppContext, UnitOfWork
 from api.auth import Caller
 from api.forecasts.service import answer, why_never
 from api.jobs.service import Submission, check_in_transaction, check_submission, invalid_spec
+from api.quotas.storage import demand_storage
 from api.studies.access import StudyAccess
 from api.studies.views import results
 from core.db.repositories.questions import QuestionKind
@@ -142,6 +143,13 @@ def _field_of(submission: Submission, numbers: Mapping[str, Any]) -> str:
     return f"template.roles.{role}.resources.{name}" if role and len(submission.spec.roles) > 1 else f"template.{name}"
 
 
+def demand_room(context: AppContext, draft: StudyDraft) -> None:
+    """For a study that is not created yet. Raises ``StorageQuotaExceeded``: its jobs may store nothing."""
+    if draft.submission is not None:
+        with context.read() as work:
+            demand_storage(work.session, draft.submission.member.project_id)
+
+
 def create(
     work: UnitOfWork, caller: Caller, draft: StudyDraft, reason: str = "", *, key: str | None = None, digest: str = ""
 ) -> StudyCreated:
@@ -159,6 +167,7 @@ def create(
         Conflict: the study of the key was deleted.
         IdempotencyMismatch: the key was used for another request.
         InvalidSpec: a secret or the code archive is missing, or a study for the warm start cannot be used.
+        StorageQuotaExceeded: the project's quota is used up.
     """
     study_id = new_id("study")
     if key is not None:
@@ -172,7 +181,7 @@ def create(
     output: tuple[str, str | None] = ("", None)
     if draft.submission is not None and spec.template is not None:
         try:
-            check_in_transaction(work, draft.submission)
+            check_in_transaction(work, draft.submission).demand_room()
         except InvalidSpec as error:
             raise _with_template_fields(error) from error
         output = (draft.submission.output.volume, None)

@@ -141,6 +141,12 @@ class InsufficientStorage(TrainmasterError):
     code, status = "insufficient_storage", 507
 
 
+class StorageQuotaExceeded(InsufficientStorage):
+    """The project's storage quota is used up: nothing may be added until files are deleted, or the quota is raised."""
+
+    code, status = "storage_quota_exceeded", 507
+
+
 class Unavailable(TrainmasterError):
     """A dependency (database, broker, engine) is away; try again."""
 

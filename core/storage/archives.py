@@ -24,12 +24,12 @@ from typing import Final
 from sqlalchemy import delete, exists, or_, select
 
 from core.db.engine import SessionFactory, unit_of_work
+from core.db.repositories.storage_usage import UNFINISHED_AFTER
 from core.db.tables import Archive, Job, Study
 from core.domain.errors import Conflict, InsufficientStorage, InvalidRequest, NotFound, PayloadTooLarge
 
 # One archive per transaction, so many per call: the next garbage collection continues.
 _SWEEP_BATCH: Final = 500
-_UNFINISHED_AFTER: Final = timedelta(days=1)
 _UNUSED_AFTER: Final = timedelta(days=30)
 _DIGEST: Final = re.compile(r"^sha256:([0-9a-f]{64})$")
 _GZIP_MAGIC: Final = b"\x1f\x8b"
@@ -93,6 +93,14 @@ class ArchiveStore:
     def has(self, digest: str) -> bool:
         """Whether the complete archive is here."""
         return self.path_of(digest).is_file()
+
+    def is_announced(self, digest: str, user_id: str) -> bool:
+        """Whether the archive is complete, or ``user_id`` has begun to upload it."""
+        try:
+            self.upload_progress(digest, user_id)
+        except NotAnnounced:
+            return False
+        return True
 
     def upload_progress(self, digest: str, user_id: str) -> ArchiveUpload:
         """The archive's progress: complete, or the upload of ``user_id``.
@@ -337,7 +345,7 @@ def gc_archives(sessions: SessionFactory, store: ArchiveStore, *, now: datetime)
     Returns:
         The number of deleted files.
     """
-    dropped = store.drop_unfinished(now=now, older_than=_UNFINISHED_AFTER)
+    dropped = store.drop_unfinished(now=now, older_than=UNFINISHED_AFTER)
     # A study that is paused, or extended long after its jobs were deleted, starts trials from it.
     of_a_study = Study.spec["template"]["code"].as_string() == Archive.digest
     is_named = or_(

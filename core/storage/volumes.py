@@ -16,6 +16,9 @@ from core.storage.tree import LeavesVolume, Tree, TreeEntry, split_path
 
 # Reserved on the volume for its other users.
 RESERVE_BYTES: Final = 64 * 2**20
+# Folder of unfinished uploads at a bucket's root. In the bucket of all projects' own folders, names in it begin with
+# the project's name and a full stop, which no project's name has.
+UPLOADS: Final = ".uploads"
 # The output's path in containers.
 OUTPUT_MOUNT: Final = "/data/output"
 # The path at which a clone sees the output it resumes from. Its own output is a new folder, so that neither job

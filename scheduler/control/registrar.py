@@ -24,6 +24,7 @@ from trainmaster.wire.models import ModelLineage
 
 from core.db.engine import unit_of_work
 from core.db.repositories import models
+from core.db.repositories.storage_usage import request_measurement
 from core.db.tables import Checkpoint, Job, Model, ModelAlias, ModelFile, ModelHold, ModelVersion, Study, Trial, Volume
 from core.domain.errors import Conflict, NotFound, StaleWrite, TrainmasterError, Unavailable
 from core.domain.jobs.states import JobState
@@ -296,6 +297,7 @@ class Registrar:
             session.execute(
                 update(ModelVersion).where(ModelVersion.id == version.id).values(deleted_at=self._control.clock())
             )
+            request_measurement(session, version.project_id, self._control.clock())
 
     def _fail(self, task: _VersionTask, reason: str) -> None:
         state = VersionState(task.version.state)

@@ -36,6 +36,7 @@ SYNC_NODES: Final = "trainmaster.sync_nodes"
 GC_EXECUTOR: Final = "trainmaster.gc_executor"
 COLLECT_GARBAGE: Final = "trainmaster.collect_garbage"
 START_FORECASTS: Final = "trainmaster.start_forecasts"
+MEASURE_STORAGE: Final = "trainmaster.measure_storage"
 STUDIES_DUE: Final = "trainmaster.studies_due"
 ENDPOINTS_DUE: Final = "trainmaster.endpoints_due"
 MAINTENANCE_TASKS: Final = (
@@ -44,6 +45,7 @@ MAINTENANCE_TASKS: Final = (
     GC_EXECUTOR,
     COLLECT_GARBAGE,
     START_FORECASTS,
+    MEASURE_STORAGE,
     STUDIES_DUE,
     ENDPOINTS_DUE,
 )
@@ -59,6 +61,8 @@ _ENDPOINTS_DUE_S: Final = 1.0
 _GC_EXECUTOR_S: Final = 30.0
 # The registrar polls by itself; this starts it in a process that has received no wake-up yet.
 _MODELS_S: Final = 10.0
+# Likewise of the meter.
+_MEASURE_STORAGE_S: Final = 30.0
 _COLLECT_GARBAGE_S: Final = 300.0
 
 # Seconds. A broker that is up answers within milliseconds; longer waiting is in vain.
@@ -129,6 +133,7 @@ def schedule(settings: Settings) -> dict[str, float]:
         GC_EXECUTOR: _GC_EXECUTOR_S,
         COLLECT_GARBAGE: _COLLECT_GARBAGE_S,
         START_FORECASTS: _START_FORECASTS_S,
+        MEASURE_STORAGE: _MEASURE_STORAGE_S,
         STUDIES_DUE: _STUDIES_DUE_S,
         MODELS: _MODELS_S,
         ENDPOINTS_DUE: _ENDPOINTS_DUE_S,

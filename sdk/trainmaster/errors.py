@@ -184,6 +184,12 @@ class InsufficientStorage(TrainmasterError):
     code = "insufficient_storage"
 
 
+class StorageQuotaExceeded(InsufficientStorage):
+    """The project's storage quota is used up; the message says what to delete, or whom to ask."""
+
+    code = "storage_quota_exceeded"
+
+
 class Unavailable(TrainmasterError):
     """A dependency of the server is unavailable; the same request may succeed later."""
 
@@ -300,6 +306,7 @@ EXCEPTION_BY_CODE: Final[Mapping[str, type[TrainmasterError]]] = {
             ClientTooOld,
             TooManyRequests,
             InsufficientStorage,
+            StorageQuotaExceeded,
             Unavailable,
             ModelUnreachable,
             ModelTooSlow,

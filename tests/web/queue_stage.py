@@ -33,6 +33,7 @@ from core.db.tables import (
     Project,
     Replica,
     StartForecastRow,
+    StorageUsage,
     Token,
     Usage,
     User,
@@ -153,7 +154,11 @@ def furnish(session: Session, now: datetime, home: Path) -> None:
     output.mkdir(exist_ok=True)
     session.add(Volume(id="volume-output", name="output", kind="local", root=str(output), config={}, created_at=now))
     quotas: dict[str, dict[str, Any]] = {
-        "vision": {"limit": {"gpus": 32}, "guaranteed": {"gpus": 16, "gpus/h100": 12}, "user_limit": {"gpus": 20}},
+        "vision": {
+            "limit": {"gpus": 32, "storage": "10Ti"},
+            "guaranteed": {"gpus": 16, "gpus/h100": 12},
+            "user_limit": {"gpus": 20},
+        },
         "speech": {"limit": {"gpus": 16, "gpus/h100": 12}, "guaranteed": {"gpus": 8}},
         "robotics": {"guaranteed": {"gpus": 12}},
         "labs": {"limit": {"gpus": 4.5, "jobs": 6}},
@@ -183,6 +188,12 @@ def furnish(session: Session, now: datetime, home: Path) -> None:
         for user in PROJECTS[name][1]:
             part = usage / len(PROJECTS[name][1])
             session.add(Usage(project_id=f"project-{name}", user_id=f"user-{user}", value=part, share=part, at=now))
+    parts = {"outputs": 8 * 2**40, "models": 2**39, "archives": 2**32, "uploads": 0, "metrics": 2**30}
+    session.add(
+        StorageUsage(
+            project_id="project-vision", parts=parts, used_bytes=sum(parts.values()), measured_at=now, due_at=now
+        )
+    )
     session.add(Lease(name=TICK_DONE, holder="", token=1, expires_at=now))
     session.add(
         BookingRow(

@@ -150,6 +150,29 @@ def test_an_administrator_sets_policy_and_quota_and_sees_server_errors(see: Call
     expect(page.locator(".quota-facts")).to_contain_text("1.5")
 
 
+def test_storage_is_shown_by_kind_warned_about_and_limited(see: Callable[..., Any]) -> None:
+    page = see("/projects/vision")
+    expect(page.get_by_role("meter", name=re.compile("^Storage: 8.5 TiB in use, limit 10 TiB"))).to_be_visible()
+    expect(page.locator(".quota-lines")).to_contain_text("outputs 8 TiB · models 512 GiB · archives 4 GiB")
+    expect(page.locator(".quota-lines")).to_contain_text("measured")
+    warning = "Project vision uses 8.5 TiB of its storage quota of 10.0 TiB (85 %)."
+    expect(page.get_by_role("status").filter(has_text="storage")).to_contain_text(warning)
+    running = next(name for name, project, *_ in RUNNING if project == "vision")
+    page.goto(f"/jobs/job-{running}")
+    expect(page.get_by_role("status").filter(has_text="storage")).to_contain_text(warning)
+    page.goto("/projects/speech")
+    expect(page.locator(".quota-lines")).to_contain_text("not measured yet")
+    page.get_by_role("button", name="Set quota and weight").click()
+    expect(page.get_by_label("Guaranteed, Storage")).to_have_count(0)
+    page.get_by_label("Limit, Storage").fill("5")
+    page.get_by_role("button", name="Set", exact=True).click()
+    expect(page.get_by_role("alert")).to_contain_text("write a unit")
+    page.get_by_label("Limit, Storage").fill("1Ti")
+    page.get_by_role("button", name="Set", exact=True).click()
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    expect(page.get_by_role("meter", name="Storage: 0 B in use, limit 1 TiB")).to_be_visible()
+
+
 def test_nodes_are_reserved_and_released(see: Callable[..., Any]) -> None:
     page = see("/queue")
     page.get_by_role("button", name="Reservations").click()

@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
+from trainmaster.spec.fields import NAME_PATTERN
+
 from api.app.cache import CachedVolume
 from api.app.unit_of_work import AppContext
 from api.auth import Caller
@@ -27,13 +29,12 @@ from api.volumes.access import (
 from core.domain.errors import Conflict, Forbidden, InvalidRequest, NotFound
 from core.storage.registry import FOLDER as MODELS
 from core.storage.tree import LeavesVolume, Tree, split_path
-from core.storage.volumes import tree_of
+from core.storage.volumes import UPLOADS, tree_of
 
 # https://cloud.google.com/storage/docs/buckets#naming; names of volumes are stricter.
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,220}[a-z0-9]|[a-z0-9]")
+_PROJECT: Final = re.compile(NAME_PATTERN)
 _URI: Final = re.compile(r"gs://(?P<bucket>[^/]+)(?:/(?P<path>.*))?", re.DOTALL)
-# Folder of unfinished uploads, at the bucket's root.
-UPLOADS: Final = ".uploads"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,11 @@ class Bucket:
         if self.base and self.top.is_link(self.base):
             raise LeavesVolume(f"Bucket {self.name} is a link, and is not followed.")
         return self.top.below(self.base)
+
+    def project_of(self, name: str) -> str | None:
+        """The name of the project in whose own folder the object ``name`` is; ``None``: in none."""
+        owner = name.partition("/")[0] if self.is_shared else self.base
+        return owner if _PROJECT.fullmatch(owner) else None
 
     def location(self, names: Sequence[str]) -> str:
         """volume/path of what is at the path ``names`` in the bucket."""

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from api.protocols.gcs.buckets import UPLOADS, Bucket
+from api.protocols.gcs.buckets import Bucket
 from api.protocols.kit.paging import page_token, token_parts
 from core.domain.errors import InvalidRequest, NotFound, TrainmasterError
 from core.storage.tree import DEPTH_LIMIT, Tree, TreeEntry
+from core.storage.volumes import UPLOADS
 
 PAGE_LIMIT: Final = 1_000
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from api.protocols.gcs.buckets import Bucket
+from api.quotas.storage import UploadCharge
 from core.domain.errors import PayloadTooLarge
 from core.storage.volumes import demand_room
 
@@ -38,9 +39,11 @@ def limit_of_objects(size_bytes: int) -> UploadLimit:
 class UploadMeter:
     """Counts the bytes of one upload against the limits. Methods block on the file system."""
 
-    def __init__(self, bucket: Bucket, limit: UploadLimit) -> None:
+    def __init__(self, bucket: Bucket, limit: UploadLimit, charge: UploadCharge | None = None) -> None:
+        """``charge``: ``None`` outside of the projects' own folders."""
         self._bucket = bucket
         self._limit = limit
+        self._charge = charge
         self._size_bytes = 0
         self._next_check_bytes = STEP_BYTES
 
@@ -52,19 +55,29 @@ class UploadMeter:
             there_bytes: part of it that was received before.
 
         Raises:
-            PayloadTooLarge, InsufficientStorage
+            PayloadTooLarge, InsufficientStorage, StorageQuotaExceeded
         """
+        rest = 0 if size_bytes is None else max(0, size_bytes - there_bytes)
+        if self._charge is not None:
+            self._charge.announce(rest)
         self._limit.demand(there_bytes if size_bytes is None else size_bytes)
         self._size_bytes, self._next_check_bytes = there_bytes, there_bytes + STEP_BYTES
-        self._demand_room(0 if size_bytes is None else max(0, size_bytes - there_bytes))
+        self._demand_room(rest)
 
     def count(self, length: int) -> None:
         """Call before writing ``length`` more bytes. Raises as ``announce``."""
         self._size_bytes += length
         self._limit.demand(self._size_bytes)
+        if self._charge is not None:
+            self._charge.count(length)
         if self._size_bytes >= self._next_check_bytes:
             self._next_check_bytes = self._size_bytes + STEP_BYTES
             self._demand_room(0)
+
+    def close(self) -> None:
+        """Call when the upload's bytes of this request are on the disk."""
+        if self._charge is not None:
+            self._charge.flush()
 
     def _demand_room(self, size_bytes: int) -> None:
         bucket = self._bucket

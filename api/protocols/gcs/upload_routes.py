@@ -14,6 +14,7 @@ from fastapi.concurrency import contextmanager_in_threadpool
 from starlette.concurrency import run_in_threadpool
 
 from api.app.unit_of_work import AppContext, AppContextDep
+from api.auth import Caller
 from api.protocols.gcs import upload_sessions
 from api.protocols.gcs.answers import StorageRoute
 from api.protocols.gcs.buckets import Bucket, open_bucket
@@ -24,6 +25,7 @@ from api.protocols.gcs.requests import UploadCondition, body_bytes, demand_plain
 from api.protocols.gcs.upload_limits import UploadLimit, UploadMeter, limit_of_objects
 from api.protocols.kit.json_values import answer
 from api.protocols.kit.streams import large_blocks
+from api.quotas.storage import UploadCharge
 from core.domain.errors import Forbidden, InvalidRequest, NotFound, PayloadTooLarge
 from core.storage.tree import TreeEntry
 
@@ -61,7 +63,10 @@ class _UploadCall:
                 "Without a token only packages can be staged, as Vertex AI's SDK names them; `trainmaster vertex-env` "
                 "tells how to send one."
             )
-        return bucket, UploadMeter(bucket, self.limit)
+        project = bucket.project_of(target.name)
+        is_refused = self.caller is None or isinstance(self.caller, Caller)  # a running job goes on
+        charge = None if project is None else UploadCharge(self.context, project, is_refused=is_refused)
+        return bucket, UploadMeter(bucket, self.limit, charge)
 
     async def open(self, target: upload_sessions.UploadTarget) -> tuple[Bucket, UploadMeter]:
         return await run_in_threadpool(self.find, target)

@@ -22,7 +22,7 @@ from typing import Any, Final, Self
 import orjson
 
 from api.protocols.gcs.answers import ConditionNotMet
-from api.protocols.gcs.buckets import UPLOADS, Bucket, object_path
+from api.protocols.gcs.buckets import Bucket, object_path
 from api.protocols.gcs.checksums import Checksums, ExpectedChecksums, checksums_in_metadata, checksums_of
 from api.protocols.gcs.objects import Preconditions, find_object, find_or_none
 from api.protocols.gcs.parameters import demand_served
@@ -37,6 +37,7 @@ from core.domain.errors import (
     Unavailable,
 )
 from core.storage.tree import TreeEntry
+from core.storage.volumes import UPLOADS
 
 # As long as Cloud Storage keeps a session: https://cloud.google.com/storage/docs/resumable-uploads#introduction
 _SESSION_LIFETIME_S: Final = 7 * 24 * 3600
@@ -126,6 +127,8 @@ class SingleRequestUpload:
             self._file.__exit__(kind, error, trace)
         except FileExistsError:
             raise ConditionNotMet from None
+        if error is None:
+            self._meter.close()
 
     def entry(self) -> TreeEntry:
         return find_object(self._bucket, self._target.name)
@@ -146,7 +149,9 @@ def begin(bucket: Bucket, target: UploadTarget, key: bytes, now_s: float) -> str
     target.condition.demand(find_or_none(bucket, target.name))
     bucket.locate(object_path(target.name), makes=True)
     _gc_drafts(bucket, now_s)
-    session = asdict(target) | {"draft": secrets.token_hex(16)}
+    # By its name a draft in the bucket of all projects counts as that project's.
+    project = bucket.project_of(target.name) if bucket.is_shared else None
+    session = asdict(target) | {"draft": f"{project}.{secrets.token_hex(16)}" if project else secrets.token_hex(16)}
     with bucket.tree().draft(f"{UPLOADS}/{session['draft']}"):
         pass
     text = base64.urlsafe_b64encode(orjson.dumps(session)).rstrip(b"=").decode()
@@ -330,6 +335,8 @@ class ResumedUpload:
             raise
         if isinstance(error, PayloadTooLarge | InsufficientStorage):
             self.drop()
+        else:
+            self._meter.close()
 
 
 def _mac(key: bytes, text: str) -> str:

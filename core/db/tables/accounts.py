@@ -123,7 +123,10 @@ class VolumeGrant(Base):
 
 
 class Archive(Base):
-    """A code archive (.tar.gz), named by its digest. ``received_bytes`` < ``size_bytes`` during the upload."""
+    """A code archive (.tar.gz), named by its digest. ``received_bytes`` < ``size_bytes`` during the upload.
+
+    ``project_id``: the project whose storage it counts against, next to those of the jobs that use it.
+    """
 
     __tablename__ = "archives"
     digest: Mapped[str] = mapped_column(primary_key=True)  # "sha256:<hex>"
@@ -131,5 +134,24 @@ class Archive(Base):
     received_bytes: Mapped[int] = mapped_column(BigInteger, default=0)
     is_complete: Mapped[bool] = mapped_column(Boolean, default=False)
     user_id: Mapped[str] = mapped_column(ForeignKey("users.id"))
+    project_id: Mapped[str | None] = mapped_column(ForeignKey("projects.id"), index=True)
     created_at: Mapped[datetime]
     used_at: Mapped[datetime]
+
+
+class StorageUsage(Base):
+    """A project's disk usage, as last measured. ``parts``: bytes by ``core.domain.sharing.storage.StorageKind``;
+    ``used_bytes``: their sum. ``added_bytes``: written by API uploads since that measurement began. ``level``: last
+    announced to running jobs, in percent. ``unreadable``: folders that the platform may not read.
+    """
+
+    __tablename__ = "storage_usages"
+    project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"), primary_key=True)
+    parts: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    used_bytes: Mapped[int] = mapped_column(BigInteger, default=0)
+    added_bytes: Mapped[int] = mapped_column(BigInteger, default=0)
+    unreadable: Mapped[int] = mapped_column(Integer, default=0)
+    level: Mapped[int] = mapped_column(Integer, default=0)
+    duration_s: Mapped[float] = mapped_column(Float, default=0.0)  # of the last measurement
+    measured_at: Mapped[datetime | None]
+    due_at: Mapped[datetime] = mapped_column(index=True)  # of the next measurement

@@ -1,8 +1,8 @@
 """Quotas in user notation and in the planner's units.
 
-``projects.quota`` stores ``{"limit": {"gpus": 16, "gpus/H100": 8, "cpu": 64, "memory": "512Gi", "jobs": 20},
-"guaranteed":
-{...}, "user_limit": {...}, "users": {"ann": {...}}, "user_guaranteed": {"ann": {...}}, "user_weights": {"ann": 2}}``.
+``projects.quota`` stores ``{"limit": {"gpus": 16, "gpus/H100": 8, "cpu": 64, "memory": "512Gi", "jobs": 20,
+"storage": "10Ti"}, "guaranteed": {...}, "user_limit": {...}, "users": {"ann": {...}}, "user_guaranteed":
+{"ann": {...}}, "user_weights": {"ann": 2}}``.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ JOBS: Final = "jobs"
 CPU: Final = "cpu_milli"
 MEMORY: Final = "memory_bytes"
 GPUS: Final = "gpu_milli"
+# Of the whole project alone, and no matter of the planner.
+STORAGE: Final = "storage_bytes"
 _PARTS: Final = ("limit", "guaranteed", "user_limit")
 _USERS: Final = "users"
 _OF_USERS: Final = "user_guaranteed"
@@ -49,10 +51,13 @@ class Quota:
 
 @dataclass(frozen=True, slots=True)
 class QuotaSettings:
-    """``user_weights``: share weights of some users of the project; the others have 1."""
+    """``user_weights``: share weights of some users of the project; the others have 1. ``storage_bytes``: the storage
+    quota of the whole project; ``None``: unlimited.
+    """
 
     quota: Quota = field(default_factory=Quota)
     user_weights: Mapping[str, float] = field(default_factory=dict)
+    storage_bytes: int | None = None
 
 
 def parse_quota(data: Mapping[str, Any], *, at: str = "quota") -> QuotaSettings:
@@ -69,6 +74,7 @@ def parse_quota(data: Mapping[str, Any], *, at: str = "quota") -> QuotaSettings:
         if name not in known:
             raise InvalidRequest(f"{at} has no part {name!r}; its parts are {', '.join(known)}.", field=f"{at}.{name}")
     limit, guaranteed, user_limit = (_amounts(data.get(name), f"{at}.{name}") for name in _PARTS)
+    storage_bytes = limit.pop(STORAGE, None)
     _check_guarantee(guaranteed, limit, f"{at}.guaranteed")
     users, of_users = (
         {
@@ -77,6 +83,13 @@ def parse_quota(data: Mapping[str, Any], *, at: str = "quota") -> QuotaSettings:
         }
         for part in (_USERS, _OF_USERS)
     )
+    for part, parts in {"guaranteed": [guaranteed], "user_limit": [user_limit], _USERS: users.values(),
+                        _OF_USERS: of_users.values()}.items():  # fmt: skip
+        if any(STORAGE in amounts for amounts in parts):
+            raise InvalidRequest(
+                f"{at}.{part}: storage has a limit of the whole project alone, no guarantee and no limit of users.",
+                field=f"{at}.{part}.{written_name(STORAGE)}",
+            )
     for user, amounts in of_users.items():
         _check_guarantee(amounts, {**limit, **users.get(user, user_limit)}, f"{at}.{_OF_USERS}.{user}")
     return QuotaSettings(
@@ -85,6 +98,7 @@ def parse_quota(data: Mapping[str, Any], *, at: str = "quota") -> QuotaSettings:
             user: _parse_weight(weight, field=f"{at}.{_WEIGHTS}.{user}")
             for user, weight in _mapping(data.get(_WEIGHTS), f"{at}.{_WEIGHTS}").items()
         },
+        storage_bytes,
     )
 
 
@@ -118,7 +132,7 @@ def _parse_weight(value: Any, *, field: str) -> float:
 
 
 def check_amount(what: str, value: Any, *, field: str) -> int:
-    """``value`` of ``what`` (``gpus``, ``gpus/H100``, ``cpu``, ``memory``, ``jobs``) in the planner's units.
+    """``value`` of ``what`` (``gpus``, ``gpus/H100``, ``cpu``, ``memory``, ``jobs``, ``storage``) in internal units.
 
     Raises:
         InvalidRequest: unknown resource, or invalid amount.
@@ -133,11 +147,11 @@ def check_amount(what: str, value: Any, *, field: str) -> int:
     thousandths = unit == CPU or unit.startswith(GPUS)
     counted = int((amount * (1000 if thousandths else 1)).to_integral_value(rounding=ROUND_FLOOR))
     if amount > 0 and not counted:  # else it would be a limit of 0
-        noun = "a GPU is 0.001" if unit.startswith(GPUS) else "a CPU is 0.001" if unit == CPU else "memory is 1Mi"
+        noun = {CPU: "a CPU is 0.001", MEMORY: "memory is 1Mi", STORAGE: "storage is 1Mi"}.get(unit, "a GPU is 0.001")
         raise InvalidRequest(f"{field}: {value} is too little; the smallest part of {noun}.", field=field)
     if counted > _MOST:
         raise InvalidRequest(f"{field}: {value} is more than any cluster has.", field=field)
-    if unit == MEMORY and 0 < counted < 2**20:
+    if unit in (MEMORY, STORAGE) and 0 < counted < 2**20:
         raise InvalidRequest(f"{field}: {value} is less than 1Mi; write a unit, like 512Gi.", field=field)
     return counted
 
@@ -154,13 +168,13 @@ def planner_key(what: str, *, field: str) -> str:
 def written_name(key: str) -> str:
     """The planner's ``key`` in user notation: ``gpu_milli/h100`` is ``gpus/h100``."""
     first, _, model = key.partition("/")
-    name = {CPU: "cpu", MEMORY: "memory", GPUS: "gpus"}.get(first, first)
+    name = {CPU: "cpu", MEMORY: "memory", GPUS: "gpus", STORAGE: "storage"}.get(first, first)
     return f"{name}/{model}" if model else name
 
 
 def written(key: str, amount: int) -> str:
     """``amount`` of the planner's ``key`` in user notation: ``2.5``, ``512Gi``."""
-    if key == MEMORY:
+    if key in (MEMORY, STORAGE):
         return format_bytes(amount)
     if key == JOBS:
         return str(amount)
@@ -193,13 +207,13 @@ def _mapping(data: Any, at: str) -> Mapping[str, Any]:
 
 
 def _unit(what: str, field: str) -> str:
-    plain = {"jobs": JOBS, "cpu": CPU, "memory": MEMORY, "gpus": GPUS}.get(what)
+    plain = {"jobs": JOBS, "cpu": CPU, "memory": MEMORY, "gpus": GPUS, "storage": STORAGE}.get(what)
     if plain is not None:
         return plain
     first, slash, model = what.partition("/")
     if first == "gpus" and slash and normal_model(model):
         return f"{GPUS}/{normal_model(model)}"
     raise InvalidRequest(
-        f"{field}: a quota is on jobs, cpu, memory, gpus, or gpus/<model> such as gpus/H100; not on {what!r}.",
+        f"{field}: a quota is on jobs, cpu, memory, storage, gpus, or gpus/<model> such as gpus/H100; not on {what!r}.",
         field=field,
     )

@@ -317,6 +317,7 @@ def gc_expired(control: ControlContext) -> None:
                     Lease.name.startswith("attempt:"),
                     Lease.name.startswith("study:"),
                     Lease.name.startswith("endpoint:"),
+                    Lease.name.startswith("storage:"),
                 ),
                 Lease.expires_at < now - _LEASE_AGE,
             )

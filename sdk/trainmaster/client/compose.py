@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypedDict
 
 from trainmaster.client.calls import jobs as calls
-from trainmaster.client.flows.transfer import Progress, upload_archive
+from trainmaster.client.flows.transfer import Progress, no_progress, upload_archive
 from trainmaster.client.steps import Flow, RunBlocking
 from trainmaster.errors import FieldMistake, InvalidSpec, LocalFileProblem
 from trainmaster.packing import PackedFolder, pack_folder
@@ -179,23 +179,23 @@ def submit_with_code(
     if code is None:
         return (yield from calls.submit_job(raw, idempotency_key=idempotency_key))
     if isinstance(code, PackedFolder):
-        digest = yield from _upload(code, progress)
+        digest = yield from _upload(code, raw.get("project", "default"), progress)
     else:
         yield from calls.check_spec({key: value for key, value in raw.items() if key != "code"})
-        digest = yield from pack_and_upload(Path(code), progress=progress)
+        digest = yield from pack_and_upload(Path(code), project=raw.get("project", "default"), progress=progress)
     return (yield from calls.submit_job({**raw, "code": digest}, idempotency_key=idempotency_key))
 
 
-def pack_and_upload(folder: Path, *, progress: Progress | None = None) -> Flow[str]:
-    """Pack and upload a folder; returns the archive's digest."""
+def pack_and_upload(folder: Path, *, project: str | None = None, progress: Progress | None = None) -> Flow[str]:
+    """Pack and upload a folder; returns the archive's digest. ``project``: see ``start_archive``."""
     packed: PackedFolder = yield RunBlocking(lambda: pack_folder(folder))
     try:
-        return (yield from _upload(packed, progress))
+        return (yield from _upload(packed, project, progress))
     finally:
         packed.remove()
 
 
-def _upload(packed: PackedFolder, progress: Progress | None) -> Flow[str]:
-    arguments = {} if progress is None else {"progress": progress}
-    yield from upload_archive(packed.path, digest=packed.digest, **arguments)
+def _upload(packed: PackedFolder, project: Any, progress: Progress | None) -> Flow[str]:
+    named = project if isinstance(project, str) else None  # else the server refuses the spec
+    yield from upload_archive(packed.path, digest=packed.digest, project=named, progress=progress or no_progress)
     return packed.digest

@@ -149,7 +149,8 @@ class SpeedView(WireModel):
 
 class JobDetail(JobView):
     """One job with its spec, queue position and newest attempt. ``trial``: for jobs of a study. ``speeds``: of an
-    elastic job. ``growth_note``: why it does not grow, if its measured speeds say so.
+    elastic job. ``growth_note``: why it does not grow, if its measured speeds say so. ``warnings``: of a job that has
+    not ended, if its project's storage is nearly full.
     """
 
     spec: JobSpec
@@ -158,6 +159,7 @@ class JobDetail(JobView):
     trial: TrialOf | None = None
     speeds: list[SpeedView] = Field(default_factory=list)
     growth_note: str = ""
+    warnings: list[str] = Field(default_factory=list)
 
 
 class SubmitRequest(WireRequest):

@@ -128,7 +128,7 @@ class SharesView(WireModel):
 
 class QuotaLineView(WireModel):
     """One resource of a quota. ``what``: `jobs` (running jobs), `cpu` (CPUs), `memory` (bytes), `gpus` (of all models),
-    or `gpus/<model>`. ``capacity``: total of the schedulable nodes.
+    `gpus/<model>`, or `storage` (bytes; see ``StorageView``). ``capacity``: total of the schedulable nodes.
     """
 
     what: str
@@ -149,9 +149,23 @@ class QuotaUserView(WireModel):
     weight: float = 1.0
 
 
+class StorageView(WireModel):
+    """A project's use of storage, in bytes: as last measured, and what was uploaded since. ``parts``: measured, of
+    `outputs` (with logs and checkpoints), `archives` (code), `uploads` (unfinished), `models` and `metrics`.
+    ``measured_at``: `null` before the first measurement. ``unreadable_folders`` are not counted.
+    """
+
+    used: int = 0
+    limit: int | None = None
+    percent: float | None = None
+    parts: dict[str, int] = Field(default_factory=dict)
+    measured_at: datetime | None = None
+    unreadable_folders: int = 0
+
+
 class QuotaView(WireModel):
     """A project's quota. ``max_priority``: maximum priority of its jobs. ``warnings``: about valid but probably
-    unintended settings.
+    unintended settings, and storage that is nearly full.
     """
 
     project: str
@@ -159,6 +173,7 @@ class QuotaView(WireModel):
     max_priority: int | None = None
     lines: list[QuotaLineView] = Field(default_factory=list)
     users: list[QuotaUserView] = Field(default_factory=list)
+    storage: StorageView = Field(default_factory=StorageView)
     warnings: list[str] = Field(default_factory=list)
 
 

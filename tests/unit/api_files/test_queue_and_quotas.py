@@ -189,7 +189,7 @@ def test_a_quota_is_set_in_parts_and_shown_with_what_is_used(house: Any) -> None
 @pytest.mark.parametrize(
     ("body", "field", "reported"),
     [
-        ({"limit": {"gpu": 4}}, "limit.gpu", "jobs, cpu, memory, gpus, or gpus/<model>"),
+        ({"limit": {"gpu": 4}}, "limit.gpu", "jobs, cpu, memory, storage, gpus, or gpus/<model>"),
         ({"limit": {"gpus": -1}}, "limit.gpus", "negative"),
         ({"limit": {"gpus": "many"}}, "limit.gpus", "not a quantity"),
         ({"limit": {"jobs": 1.5}}, "limit.jobs", "counted whole"),

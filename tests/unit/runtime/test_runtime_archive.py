@@ -120,6 +120,26 @@ def test_more_than_the_limit_is_refused(pack, monkeypatch):
         pack(text_member("a", "x" * 6), text_member("b", "x" * 6))
 
 
+def unpacked_bytes(folder):
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+@pytest.mark.parametrize("form", ["zeros", "hard links"])
+def test_a_small_archive_fills_no_disk(pack, tmp_path, monkeypatch, form):
+    monkeypatch.setattr(code_archive, "ANY_BYTES", 2**20)
+    many = [text_member(f"file-{number}", "x" * 2**18) for number in range(40)]
+    links = [member(f"link-{number}", type=tarfile.LNKTYPE, linkname="file-0") for number in range(40)]
+    with pytest.raises(ArchiveRefused, match="more than 500000 files or 1 MiB, which is not code"):
+        pack(*(many if form == "zeros" else [many[0], *links]))
+    assert 0 < unpacked_bytes(tmp_path / "work") <= 2**20
+
+
+def test_a_large_archive_of_code_is_unpacked(pack, monkeypatch):
+    monkeypatch.setattr(code_archive, "ANY_BYTES", 10)
+    folder = pack(text_member("a", "".join(f"weight_{number} = {number}\n" for number in range(5_000))))
+    assert unpacked_bytes(folder) > 80_000
+
+
 def test_too_many_files_are_refused(pack, monkeypatch):
     monkeypatch.setattr(code_archive, "MAX_FILES", 2)
     with pytest.raises(ArchiveRefused, match="unpacks to more than"):

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
 MAX_BYTES = 8 * 2**30
 MAX_FILES = 500_000
+# An archive may unpack to so much in any case and, above that, to so many times its own size: code compresses tenfold,
+# and what compresses a thousandfold only fills the disk of its node.
+ANY_BYTES = 256 * 2**20
+MAX_RATIO = 50
 _CHUNK_BYTES = 1 << 20
 
 PATIENCE_S = 600.0  # without a single new byte
@@ -48,9 +52,10 @@ def unpack(path: str, digest: str | None, target: str, reserved: tuple[str, ...]
     with open(path, "rb") as stream:
         if digest is not None:
             _check_digest(stream, digest)
+        packed = os.fstat(stream.fileno()).st_size
         try:
             with tarfile.open(fileobj=stream, mode="r:*") as archive:
-                return _extract(archive, os.path.realpath(target), reserved)
+                return _extract(archive, os.path.realpath(target), reserved, _room_for(packed))
         except (tarfile.TarError, EOFError) as error:
             raise ArchiveRefused("The code archive cannot be read (%s); upload it again." % error) from error
 
@@ -70,10 +75,14 @@ def _check_digest(stream: IO[bytes], digest: str) -> None:
         )
 
 
-def _extract(archive: tarfile.TarFile, root: str, reserved: tuple[str, ...]) -> int:
+def _room_for(packed_bytes: int) -> int:
+    return min(MAX_BYTES, max(ANY_BYTES, MAX_RATIO * packed_bytes))
+
+
+def _extract(archive: tarfile.TarFile, root: str, reserved: tuple[str, ...], room: int) -> int:
     links: list[tuple[str, str]] = []
     files = 0
-    room = MAX_BYTES
+    limit = room
     for member in archive:
         name = _inside(member.name)
         if name == ".":
@@ -83,27 +92,36 @@ def _extract(archive: tarfile.TarFile, root: str, reserved: tuple[str, ...]) -> 
                 "The code archive holds %r where the platform mounts a folder; rename it or leave it out." % name
             )
         files += 1
-        room -= member.size if member.isfile() else 0
+        where = os.path.join(root, name)
+        source = os.path.join(root, _inside(member.linkname)) if member.islnk() else ""
+        # A hard link becomes a copy.
+        room -= member.size if member.isfile() else _size_of(source) if source else 0
         if files > MAX_FILES or room < 0:
             raise ArchiveRefused(
-                "The code archive unpacks to more than %d files or %d GiB; mount data instead of packing it."
-                % (MAX_FILES, MAX_BYTES >> 30)
+                "The code archive unpacks to more than %d files or %d MiB, which is not code; mount data instead of "
+                "packing it." % (MAX_FILES, limit >> 20)
             )
-        where = os.path.join(root, name)
         if member.isdir():
             os.makedirs(where, exist_ok=True)
         elif member.issym():
             links.append((member.linkname, where))
         elif member.islnk():
-            _copy(os.path.join(root, _inside(member.linkname)), where)
+            _copy(source, where)
         elif member.isfile():
-            source = archive.extractfile(member)
-            if source is not None:
-                _write(source, where, member)
+            content = archive.extractfile(member)
+            if content is not None:
+                _write(content, where, member)
         else:
             raise ArchiveRefused("The code archive holds %r, which is neither file, folder nor link." % member.name)
     _make_links(links, root)
     return files
+
+
+def _size_of(path: str) -> int:
+    try:
+        return os.path.getsize(path)
+    except OSError:  # the copy reports it
+        return 0
 
 
 def _inside(name: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from sqlalchemy import select
 
 from api.models.access import by_of
-from api.protocols.gcs.buckets import UPLOADS, not_found_at, open_uri
+from api.protocols.gcs.buckets import not_found_at, open_uri
 from api.protocols.kit.errors import NotServed
 from api.protocols.vertex.long_running import (
     CANCELLED,
@@ -24,6 +24,8 @@ from api.protocols.vertex.long_running import (
 from api.protocols.vertex.names import Parent, VertexCall
 from api.protocols.vertex.proto import Message
 from api.protocols.vertex.serving import models
+from api.quotas.storage import demand_storage
+from core.db.repositories.storage_usage import add_bytes
 from core.db.tables import Model, ModelVersion
 from core.domain.errors import Conflict, InvalidRequest, NotFound
 from core.domain.model_versions import VersionState
@@ -31,7 +33,7 @@ from core.registry import versions
 from core.registry.sources import UploadedSource, find_below
 from core.storage.registry import demand_room
 from core.storage.tree import Tree
-from core.storage.volumes import is_at_or_below, tree_of
+from core.storage.volumes import UPLOADS, is_at_or_below, tree_of
 
 OPERATION: Final = "upload"
 _NAME: Final = 63
@@ -44,6 +46,7 @@ def upload(call: VertexCall, raw: Any) -> dict[str, Any]:
         InvalidRequest, NotServed: an invalid request.
         NotFound, Forbidden: the files, or the parent model.
         Conflict: a model with this id exists.
+        StorageQuotaExceeded: the project's quota has no room for the files.
     """
     call.demand_member("member", verb="models.upload")
     message = Message(raw, "upload_model_request")
@@ -59,9 +62,11 @@ def upload(call: VertexCall, raw: Any) -> dict[str, Any]:
     )
     if not model_message.has("containerSpec"):
         raise model_message.fault("containerSpec", "Required field is not set: what is to serve the model.")
-    uploaded = _find_files(call, model_message)
+    uploaded, size_bytes = _find_files(call, model_message)
     with call.context.write() as work:
         member = call.member_of(work.session, "member", verb="models.upload")
+        demand_storage(work.session, member.project_id, size_bytes)
+        add_bytes(work.session, member.project_id, size_bytes, work.now)
         name, metadata = models.place_of(work.session, member.project_id, requested)
         version = versions.register_upload(
             work.session,
@@ -110,8 +115,8 @@ def view_of(parent: Parent, version: ModelVersion) -> dict[str, Any]:
     )
 
 
-def _find_files(call: VertexCall, model: Message) -> UploadedSource:
-    """The model's location, after a check that it has files that may be registered."""
+def _find_files(call: VertexCall, model: Message) -> tuple[UploadedSource, int]:
+    """The model's location and size in bytes, after a check that it has files that may be registered."""
     where, uri = model.at("artifactUri"), model.text("artifactUri", 4_096)
     if not uri:
         raise NotServed(
@@ -140,7 +145,7 @@ def _find_files(call: VertexCall, model: Message) -> UploadedSource:
             "read-only, or not seen by the control plane; an admin can change that."
         )
     demand_room(tree_of(room), files.size_bytes)
-    return source
+    return source, files.size_bytes
 
 
 def _top(volume: Tree, base: str) -> Tree:

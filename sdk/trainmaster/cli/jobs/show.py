@@ -73,7 +73,7 @@ def show(
                 roles_text(detail) + (f", {output.count(detail.gpu_count, 'GPU')}" if detail.gpu_count else ""),
             ),
             ("Launcher", _launcher(detail.spec, notices.get("train.launcher"))),
-            ("Warning", notices.get("train.not_connected")),
+            ("Warning", " ".join(filter(None, (notices.get("train.not_connected"), *detail.warnings))) or None),
             ("Environment", _environment(detail.spec)),
             ("Labels", "  ".join(f"{key}={value}" for key, value in sorted(detail.labels.items()))),
             ("Submitted", f"{output.local_time(detail.created_at)} ({output.ago(detail.created_at, now)})"),

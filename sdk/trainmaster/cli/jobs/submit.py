@@ -196,7 +196,9 @@ def _submit_spec(client: Client, spec: Mapping[str, Any], code: Path | None) -> 
     """
     _print_warnings(spec)
     if code is None:
-        return client.submit(spec)
+        job = client.submit(spec)
+        output.warn(job.view.warnings)
+        return job
     from trainmaster.packing import pack_folder
     from trainmaster.sizes import format_size
 
@@ -209,6 +211,7 @@ def _submit_spec(client: Client, spec: Mapping[str, Any], code: Path | None) -> 
         with output.progress_bar("Uploading") as progress:
             job = client.submit(spec, code=packed, progress=progress)
         files = output.count(packed.file_count, "file")
+        output.warn(job.view.warnings)
         output.note(f"Code: {files} from {code}, {format_size(packed.size_bytes)} packed.", "dim")
     return job
 

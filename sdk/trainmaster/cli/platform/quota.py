@@ -51,6 +51,7 @@ def show(project: options.ProjectName, json: options.Json = False) -> None:
         output.print_json(view)
         return
     _print([view], as_json=False, is_whole=True)
+    _print_storage(view)
     _print_users(view)
 
 
@@ -86,7 +87,9 @@ def set_quota(
     ] = None,
     json: options.Json = False,
 ) -> None:
-    """Set limits, such as gpus=16 gpus/H100=8 cpu=256 memory=2Ti jobs=20 (platform admins). See also `quota unset`."""
+    """Set limits, such as gpus=16 gpus/H100=8 cpu=256 memory=2Ti jobs=20 storage=10Ti (platform admins). See also
+    `quota unset`.
+    """
     more: dict[str, Any] = {} if max_priority is None else {"max_priority": max_priority}
     weights = {
         name: _weight(text) for name, text in options.pairs(user_weight or [], "--user-weight", is_once=True).items()
@@ -197,6 +200,17 @@ def _named(changes: dict[str, Any]) -> set[str]:
     return {resource.casefold() for each in maps for resource in each}
 
 
+def _print_storage(view: QuotaView) -> None:
+    """What takes the storage, and when that was measured."""
+    storage = view.storage
+    if storage.measured_at is None:
+        output.note("Storage: not measured yet.", "dim")
+        return
+    parts = [f"{part} {amount('storage', size)}" for part, size in storage.parts.items() if size]
+    measured = f"measured {output.ago(storage.measured_at, output.now())}"
+    output.note(f"Storage: {', '.join([*parts, measured])}.", "dim")
+
+
 def _print_users(view: QuotaView) -> None:
     if not view.users:
         return
@@ -288,7 +302,7 @@ def _row(view: QuotaView, line: QuotaLineView, *, is_first: bool) -> tuple[Any, 
 
 
 def amount(resource: str, value: float) -> str:
-    return (output.size(int(value)) or "0") if resource == "memory" else f"{value:g}"
+    return (output.size(int(value)) or "0") if resource in ("memory", "storage") else f"{value:g}"
 
 
 def _amounts(amounts: dict[str, float]) -> str:

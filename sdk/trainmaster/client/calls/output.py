@@ -64,9 +64,13 @@ def open_tensorboard(jobs: Sequence[str]) -> Call[TensorBoardLinkView]:
     )
 
 
-def start_archive(digest: str, size_bytes: int) -> Call[ArchiveView]:
-    """Start or resume the upload of a code archive; ``received_bytes`` is the offset to continue from."""
-    query = params(digest=digest, size=size_bytes)
+def start_archive(digest: str, size_bytes: int, *, project: str | None = None) -> Call[ArchiveView]:
+    """Start or resume the upload of a code archive; ``received_bytes`` is the offset to continue from.
+
+    Args:
+        project: the archive counts against its storage quota; default: one of the caller's projects.
+    """
+    query = params(digest=digest, size=size_bytes, project=project)
     return typed(ArchiveView, "start_archive", "POST", "/archives", query=query, is_repeatable=True)
 
 

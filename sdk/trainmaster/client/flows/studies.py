@@ -66,7 +66,7 @@ def create_study_with_code(
     # Validate before packing, so that mistakes show at once.
     checked = {**raw, "template": {key: item for key, item in template.items() if key != "code"}}
     yield from calls.check_study(checked, wait_for_nodes=wait_for_nodes)
-    digest = yield from pack_and_upload(Path(code))
+    digest = yield from pack_and_upload(Path(code), project=raw.get("project", "default"))
     spec_with_code = {**raw, "template": {**template, "code": digest}}
     return (
         yield from calls.create_study(spec_with_code, idempotency_key=idempotency_key, wait_for_nodes=wait_for_nodes)

@@ -27,18 +27,21 @@ Progress: TypeAlias = Callable[[int, int], None]
 Read: TypeAlias = Callable[..., Call[HttpResponse]]
 
 
-def _no_progress(done: int, total: int) -> None:
+def no_progress(done: int, total: int) -> None:
     pass
 
 
-def upload_archive(archive: Path, *, digest: str, progress: Progress = _no_progress) -> Flow[ArchiveView]:
+def upload_archive(
+    archive: Path, *, digest: str, project: str | None = None, progress: Progress = no_progress
+) -> Flow[ArchiveView]:
     """Upload an archive; only the bytes that the server lacks are sent.
 
     Args:
         digest: ``sha256:…`` of the file.
+        project: see ``start_archive``.
     """
     size = yield RunBlocking(partial(_size_of, archive))
-    view: ArchiveView = yield from calls.start_archive(digest, size)
+    view: ArchiveView = yield from calls.start_archive(digest, size, project=project)
     corrections = 0
     while not view.is_complete:
         offset = view.received_bytes
@@ -83,7 +86,7 @@ def read_file(job: str, file: str) -> Flow[bytes]:
     return answer.content
 
 
-def download_file(job: str, file: str, target: Path | str, *, progress: Progress = _no_progress) -> Flow[Path]:
+def download_file(job: str, file: str, target: Path | str, *, progress: Progress = no_progress) -> Flow[Path]:
     """Download a file of the job's output to ``target`` (into it, if it is a folder); returns its path.
 
     The bytes are written to a hidden ``.part`` file next to it, from which a later call resumes if the server's file is
@@ -92,7 +95,7 @@ def download_file(job: str, file: str, target: Path | str, *, progress: Progress
     return (yield from copy_content(partial(calls.read_file_range, job, file), file, target, progress=progress))
 
 
-def copy_content(read: Read, file: str, target: Path | str, *, progress: Progress = _no_progress) -> Flow[Path]:
+def copy_content(read: Read, file: str, target: Path | str, *, progress: Progress = no_progress) -> Flow[Path]:
     """Like :func:`download_file`, for any range request ``read``. ``file``: its name on the server."""
     target = Path(target)
     if target.is_dir():

@@ -22,7 +22,15 @@ QUOTA = {
         {"what": "gpus/h100", "used": 0, "capacity": 16},
         {"what": "memory", "used": 2**34, "capacity": 2**40},
         {"what": "jobs", "used": 3, "limit": 20},
+        {"what": "storage", "used": 9 * 2**30, "limit": 10 * 2**30},
     ],
+    "storage": {
+        "used": 9 * 2**30,
+        "limit": 10 * 2**30,
+        "percent": 90.0,
+        "parts": {"outputs": 8 * 2**30, "archives": 0, "models": 2**30},
+        "measured_at": NOW.isoformat(),
+    },
     "users": [{"user": "ann", "used": {"gpus": 4}, "limit": {"gpus": 8}, "weight": 1.0}],
     "warnings": ["No node has the GPU model b200; the nodes have h100."],
 }
@@ -166,6 +174,8 @@ def test_a_quota_is_shown_with_what_is_used_and_warned_about(cli: Any, server: A
     assert "gpus/h100  0" in shown.stdout
     assert "16.0 GiB" in shown.stdout
     assert "ann" in shown.stdout
+    assert next(row for row in rows if row[:1] == ["storage"])[:5] == ["storage", "9.0", "GiB", "10.0", "GiB"]
+    assert "Storage: outputs 8.0 GiB, models 1.0 GiB, measured" in shown.stderr
     assert "Warning: vision: No node has the GPU model b200" in shown.stderr
     assert json.loads(cli("quota", "show", "vision", "--json").stdout)["max_priority"] == 75
 
@@ -182,6 +192,17 @@ def test_after_setting_a_quota_only_its_own_warnings_are_reported(cli: Any, serv
     assert "2 other warnings: `trainmaster quota vision`" in reported
     assert "9 h100" not in cli("quota", "set", "vision", "gpus=16").stderr
     assert "9 h100" in cli("quota", "set", "vision", "-g", "gpus/H100=4").stderr
+
+
+def test_a_storage_quota_is_set_and_its_own_warning_reported(cli: Any, server: Any) -> None:
+    full = "storage: Project vision uses 9.0 GiB of its storage quota of 10.0 GiB (90 %)."
+    server.on("PATCH", "/projects/vision/quota", {**QUOTA, "warnings": [*QUOTA["warnings"], full]})
+    reported = cli("quota", "set", "vision", "storage=10Gi").stderr
+    assert "(90 %)" in reported
+    assert "GPU model" not in reported
+    assert server.bodies("PATCH", "/projects/vision/quota")[0]["limit"] == {"storage": "10Gi"}
+    server.on("GET", "/projects/vision/quota", {**QUOTA, "storage": {}})
+    assert "Storage: not measured yet." in cli("quota", "vision").stderr
 
 
 def test_setting_a_quota_sends_what_was_written(cli: Any, server: Any) -> None:

@@ -50,6 +50,22 @@ def test_run_packs_submits_streams_and_ends_with_0(
     }
 
 
+def test_run_warns_of_a_nearly_full_project(
+    cli: Invoke, server: Any, takes_jobs: Any, code: Path, job_json: Any
+) -> None:
+    near = "Project vision uses 9.0 GiB of its storage quota of 10.0 GiB (90 %)."
+    takes_jobs(server, job_json(warnings=[near]))
+    for more in ([], ["--no-code"]):
+        done = cli("run", "--detach", *more, "--project", "vision", "--", "python", "train.py")
+        assert done.exit_code == 0, done.output
+        assert f"Warning: {near}" in " ".join(done.stderr.split())
+    (archive,) = (request for request in server.requests if request.url.path == "/api/v1/archives")
+    assert archive.url.params["project"] == "vision"
+    server.on("GET", "/jobs/job_1", job_json(warnings=[near])).on("GET", "/jobs/job_1/checkpoints", {"items": []})
+    server.on("GET", "/jobs/job_1/events", {"items": []})
+    assert near in " ".join(cli("show", "job_1").stdout.split())
+
+
 def test_run_takes_a_span_of_workers(cli: Invoke, server: Any, takes_jobs: Any, code: Path, job_json: Any) -> None:
     takes_jobs(server, job_json())
     done = cli("run", "--detach", "--workers", "2:4", "--", "python", "train.py")

@@ -4,7 +4,7 @@ import { CircleAlert, CircleCheck, Hourglass } from "lucide-react";
 import { useState } from "react";
 import { attemptsQuery, fewSeriesQuery, jobQuery } from "~/api/queries";
 import type { JobDetail } from "~/api/types";
-import { Card, Sentence } from "~/components/parts";
+import { Card, Sentence, Warnings } from "~/components/parts";
 import { pluralize, duration, withFullStop, formatFigure, formatGang, localTime, number } from "~/lib/format";
 import { useNow } from "~/lib/time/now";
 import { newestValues, headlineMetrics } from "~/lib/headlineMetrics";
@@ -27,6 +27,7 @@ export function Overview() {
   const all = attempts?.items ?? [];
   return (
     <div className="page-body">
+      <Warnings warnings={job.warnings ?? []} />
       <WaitOrEndNote job={job} />
       <WhatIfCard job={job} />
       <Progress job={job} />

@@ -5,7 +5,7 @@ import { userChanges, formatAmount } from "./changes";
 const QUOTA = {
   project: "vision",
   weight: 1,
-  lines: [{ what: "gpus" }, { what: "memory" }],
+  lines: [{ what: "gpus" }, { what: "memory" }, { what: "storage" }],
   users: [{ user: "ada", limit: { gpus: 4, memory: 2 ** 36 }, used: {}, weight: 2 }],
 } as unknown as Quota;
 
@@ -22,6 +22,11 @@ describe("limits and weights of users", () => {
       user_guaranteed: {},
       user_weights: {},
     });
+  });
+
+  it("has storage in bytes with units, and for the whole project alone", () => {
+    expect(formatAmount("storage", 10 * 2 ** 30)).toBe("10Gi");
+    expect(asked({ "users.ada.storage": "1Gi", "user_guaranteed.ada.storage": "1Gi" }).users).toEqual({});
   });
 
   it("sends changed values, and null for removed ones", () => {

@@ -4,10 +4,15 @@ import type { Quota } from "~/api/types";
 
 const GIB = 2 ** 30;
 
+export const isBytes = (what: string): boolean => what === "memory" || what === "storage";
+
+/** Whether users of a project can have this resource by themselves, or be guaranteed it. */
+export const isShared = (what: string): boolean => what !== "storage";
+
 /** An amount as text that the server can parse; empty if none is set. */
 export function formatAmount(what: string, value: number | null | undefined): string {
   if (value === null || value === undefined) return "";
-  if (what !== "memory") return String(value);
+  if (!isBytes(what)) return String(value);
   return value % GIB === 0 ? `${value / GIB}Gi` : String(value);
 }
 
@@ -36,7 +41,7 @@ export function userChanges(
       ["user_guaranteed", known?.guaranteed],
     ] as const) {
       const amounts: Amounts = {};
-      for (const { what } of quota.lines ?? []) {
+      for (const { what } of (quota.lines ?? []).filter((line) => isShared(line.what))) {
         const text = field(`${part}.${name}.${what}`)?.trim();
         if (text === undefined || text === formatAmount(what, before?.[what])) continue;
         amounts[what] = text === "" ? null : text;

@@ -7,7 +7,7 @@ import type { Quota } from "~/api/types";
 import { FormDialog } from "~/components/forms/dialogs";
 import { Field, Warnings } from "~/components/parts";
 import { toast } from "~/components/shell/toasts";
-import { userChanges, formatAmount } from "./changes";
+import { formatAmount, isShared, userChanges } from "./changes";
 import { lineName } from "./section";
 import { UserQuotas } from "./users";
 
@@ -82,7 +82,8 @@ export function QuotaForm({ quota, isOpen, close }: { quota: Quota; isOpen: bool
                 </th>
                 {PARTS.map((part) => (
                   <td key={part}>
-                    {part === "guaranteed" && line.what === "jobs" ? null : (
+                    {(part === "guaranteed" && line.what === "jobs") ||
+                    (part !== "limit" && !isShared(line.what)) ? null : (
                       <input
                         className="input num"
                         name={`${part}.${line.what}`}

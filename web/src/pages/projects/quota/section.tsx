@@ -1,10 +1,12 @@
 import { useQuery } from "@tanstack/react-query";
 import { Pencil } from "lucide-react";
-import { useState } from "react";
+import { type ReactNode, useState } from "react";
 import { quotaQuery } from "~/api/planner";
 import type { Quota, QuotaLine } from "~/api/types";
 import { Skeleton, Failure, Warnings } from "~/components/parts";
 import { bytes, number } from "~/lib/format";
+import { Ago } from "~/components/time";
+import { isBytes } from "./changes";
 import { QuotaForm } from "./form";
 
 /** A project's quota and its present use. */
@@ -40,8 +42,14 @@ export function QuotaSection({ project, isAdmin }: { project: string; isAdmin: b
   );
 }
 
-export const amount = (what: string, value: number): string => (what === "memory" ? bytes(value) : number(value));
-const NAMES: Record<string, string> = { gpus: "GPUs", cpu: "CPUs", memory: "Memory", jobs: "Concurrent jobs" };
+export const amount = (what: string, value: number): string => (isBytes(what) ? bytes(value) : number(value));
+const NAMES: Record<string, string> = {
+  gpus: "GPUs",
+  cpu: "CPUs",
+  memory: "Memory",
+  jobs: "Concurrent jobs",
+  storage: "Storage",
+};
 export const lineName = (what: string): string => NAMES[what] ?? what.replace("gpus/", "");
 
 /** "8 GPUs", "2 h100", "64 GiB of memory", "1 job". */
@@ -71,7 +79,9 @@ function Meters({ quota }: { quota: Quota }) {
       </dl>
       <ul className="quota-lines">
         {(quota.lines ?? []).map((line) => (
-          <Meter key={line.what} line={line} />
+          <Meter key={line.what} line={line}>
+            {line.what === "storage" && quota.storage && <StorageParts storage={quota.storage} />}
+          </Meter>
         ))}
       </ul>
       {users.length > 0 && (
@@ -110,7 +120,32 @@ function Meters({ quota }: { quota: Quota }) {
   );
 }
 
-function Meter({ line }: { line: QuotaLine }) {
+/** The part of its limit from which the use of a resource is shown as nearly full. */
+const warningLevel = (what: string): number => (what === "storage" ? 0.8 : 1);
+
+const PARTS = ["outputs", "models", "archives", "uploads", "metrics"] as const;
+
+/** What takes the storage of a project, and when that was measured. */
+function StorageParts({ storage }: { storage: NonNullable<Quota["storage"]> }) {
+  const parts = PARTS.flatMap((part) => {
+    const size = storage.parts?.[part] ?? 0;
+    return size > 0 ? [`${part} ${bytes(size)}`] : [];
+  });
+  return (
+    <div className="dimmer small num">
+      {storage.measured_at ? (
+        <>
+          {parts.join(" · ")}
+          {parts.length > 0 && " · "}measured <Ago at={storage.measured_at} />
+        </>
+      ) : (
+        "not measured yet"
+      )}
+    </div>
+  );
+}
+
+function Meter({ line, children }: { line: QuotaLine; children?: ReactNode }) {
   const { what, used = 0, limit, guaranteed, user_limit: each, capacity } = line;
   const isLimited = limit !== null && limit !== undefined;
   const scale = Math.max(limit ?? 0, guaranteed ?? 0, used, isLimited ? 0 : (capacity ?? 0)) || 1;
@@ -139,12 +174,13 @@ function Meter({ line }: { line: QuotaLine }) {
         aria-valuemax={scale}
       >
         {(isLimited || capacity != null) && (
-          <span className={isLimited && used >= limit ? "full" : ""} style={{ width: at(used) }} />
+          <span className={isLimited && used >= limit * warningLevel(what) ? "full" : ""} style={{ width: at(used) }} />
         )}
         {guaranteed != null && <i className="mark-guaranteed" style={{ left: at(guaranteed) }} title="guaranteed" />}
         {isLimited && <i className="mark-limit" style={{ left: at(limit) }} title="limit" />}
       </div>
       <div className="dimmer small num">{labels.join(" · ")}</div>
+      {children}
     </li>
   );
 }

@@ -3,7 +3,7 @@ import { useState } from "react";
 import { membersQuery, usersQuery } from "~/api/queries";
 import type { Quota } from "~/api/types";
 import { TableBox } from "~/components/parts";
-import { formatAmount } from "./changes";
+import { formatAmount, isShared } from "./changes";
 import { lineName } from "./section";
 
 /** Settings of single users: their weight in the project, and limits that override the general ones. */
@@ -14,7 +14,7 @@ export function UserQuotas({ quota }: { quota: Quota }) {
   const known = [...(quota.users ?? []).map((user) => user.user), ...(members ?? []).map((member) => member.user)];
   const names = [...new Set(known)].sort().concat(added.filter((name) => !known.includes(name)));
   const others = (allUsers ?? []).map((user) => user.name).filter((name) => !names.includes(name));
-  const lines = quota.lines ?? [];
+  const lines = (quota.lines ?? []).filter((line) => isShared(line.what));
   return (
     <fieldset className="stack tight">
       <legend>Individual users</legend>
