@@ -171,6 +171,8 @@ def _end_after_failure(
     previous = snapshot.previous
     streak = 1 if progressed or previous is None else previous.streak + 1
     cause = verdict.signature.partition(":")[0]
+    # Without an end only where the volume is seen to be full.
+    waits_for_room = cause == _VOLUME_FULL and (culprit is None or snapshot.output_room is not None)
     # A program that fails at its first step reports that step each time, without having come any further.
     is_stuck = previous is not None and 0 < last_step == previous.last_step
     before = previous.signature if previous is not None and (is_stuck or not previous.has_progressed) else None
@@ -185,7 +187,7 @@ def _end_after_failure(
                 verdict = replace(verdict, kind=ExitKind.USER_ERROR)
             place = f"at step {last_step}" if is_stuck else "without progress"
             sentence += f" It ended the same way twice in a row {place}, so it is not started a third time."
-    elif is_platform and streak > PLATFORM_STREAK_LIMIT and cause != _VOLUME_FULL:
+    elif is_platform and streak > PLATFORM_STREAK_LIMIT and not waits_for_room:
         event = JobEvent.FAIL
         place = "registry" if cause == ExitCause.IMAGE_UNREACHABLE else "nodes"
         sentence += f" This happened {streak} times in a row; ask the administrator to look at the {place}."

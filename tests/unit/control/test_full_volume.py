@@ -12,6 +12,7 @@ from core.domain.jobs.lifecycle import JobEvent
 from core.domain.jobs.volume_room import VolumeRoom
 from scheduler.control.attempts.attempt_snapshot import PreviousEnd, StopCause
 from scheduler.control.attempts.decide import decide_attempt
+from scheduler.control.attempts.ending import PLATFORM_STREAK_LIMIT
 from tests.unit.control.test_decide import STOPPED, follow, show, snapshot
 
 FULL = VolumeRoom(3 * 2**20, 32 * 2**20)
@@ -42,6 +43,12 @@ def test_the_wait_grows_to_minutes_and_never_ends_the_job():
         assert end.event is JobEvent.REQUEUE
         delays.append(end.delay.total_seconds())
     assert delays == [30, 60, 300, 300]
+
+
+def test_a_volume_that_the_platform_does_not_see_is_waited_for_with_a_bound():
+    assert end_of(ENOSPC, None).event is JobEvent.REQUEUE
+    previous = PreviousEnd("volume_full", has_progressed=False, streak=PLATFORM_STREAK_LIMIT)
+    assert end_of(ENOSPC, None, previous=previous).event is JobEvent.FAIL
 
 
 def test_a_full_disk_is_the_programs_own_where_the_volume_has_room():

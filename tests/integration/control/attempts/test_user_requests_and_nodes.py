@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 from sqlalchemy import select, update
@@ -12,6 +13,7 @@ from core.db.tables import (
     Job,
     Lease,
     Node,
+    NodeFailure,
     Replica,
     WaitReason,
 )
@@ -63,6 +65,32 @@ def test_a_lost_node_gives_its_jobs_to_others_after_its_grace_without_counting(p
     assert first.end["kind"] == "platform"
     assert not first.counts_as_restart
     assert plane.one(Replica, attempt_id=second.id).node == "node-1"
+
+
+def test_a_node_that_is_cordoned_in_the_engine_is_drained_and_its_upgrade_is_no_loss(plane):
+    plane.engine.script("worker", Script(run_for=None))
+    job = plane.submit()
+    plane.settle()
+    node = plane.engine._nodes["node-0"]
+    cordoned = replace(node, is_draining=True, condition="It is cordoned in the cluster.")
+    plane.engine._nodes["node-0"] = cordoned
+    assert sync_nodes(plane.control) > 0
+    plane.settle()
+    stop = plane.one(Attempt, job_id=job).stop
+    assert (stop["cause"], stop["code"]) == ("preempt", "drain")
+    plane.advance(31)
+    waiting = plane.one(Job, id=job)
+    assert (waiting.state, waiting.restart_count) == ("queued", 0)
+    plane.engine._nodes["node-0"] = node
+    sync_nodes(plane.control)
+    plane.settle()
+    assert plane.state(job) == "running"
+
+    # The machine goes away while it is cordoned, before the gang could leave.
+    plane.engine._nodes["node-0"] = replace(cordoned, is_ready=False)
+    sync_nodes(plane.control)
+    plane.advance(120)
+    assert [row.error for row in plane.all(NodeFailure)] == []
 
 
 def test_nodes_come_and_go_and_a_cordon_stays(plane):
