@@ -84,6 +84,20 @@ _AT_COUNT = re.compile(
     r"(?:\s?/\s?\d{1,12})?\s?[:=]\s{0,8}(?P<value>%s)(?![\w:]|[./-]\d|,\d)" % NUMBER,
     re.IGNORECASE,
 )
+# `Loss: 0.0007 after 460 batches`
+_AFTER_COUNT = re.compile(
+    r"^\s{0,8}((?:[A-Za-z]{1,20} ){0,3}(?:[A-Za-z]{0,12}_?loss|cost|error|acc|accuracy|reward|perplexity|score))"
+    r"\s?[:=]\s{0,8}(?P<value>%s) after (?P<count>\d{1,12}) (?:(?P<epoch>epochs?)|(?:step|iteration|episode)s?"
+    r"|batch(?:es)?)(?!\w)" % NUMBER,
+    re.IGNORECASE,
+)
+# `Test Accuracy of the network on the 10000 test images: 57.2 %`
+_ON_DATA = re.compile(
+    r"^\s{0,8}(?:(?:test|val|validation) )?(accuracy|loss|error) of the (?:[a-z]{1,20} ){1,3}on (?:the |all ){0,2}"
+    r"(?:\d{1,9} )?((?P<test>test)|val(?:idation)?) (?:images|samples|examples|sentences|set|data)\s?:\s{0,8}"
+    r"(?P<value>%s)\s?%%?\s{0,5}$" % NUMBER,
+    re.IGNORECASE,
+)
 _RECORD_BEHIND_COUNT = re.compile(r"^([^{}]{3,200})\{([^{}]{1,900})\}\s{0,5}$")
 _SPLIT_OF_RECORD = re.compile(r"""["'](?:mode|split|phase)["']\s?:\s?["'](?:(?P<test>test)|val|eval|dev)""")
 _SPLIT_OF_EPOCH = re.compile(r"^\s{0,8}(?:Epoch|Iter)\((?:val|(?P<test>test))\)\s?\[")
@@ -319,8 +333,9 @@ class PrintedMetrics:
             return None
         is_best, self._is_best_next = self._is_best_next, False
         fields = [_FIELD.match(field) for field in text[match.end() :].strip().split("\t")]
-        if is_best or not fields or fields[0] is None:
-            return {}
+        is_read = self._step is not None and self._step >= int(match[1] or match[2])
+        if (is_best and is_read) or not fields or fields[0] is None:
+            return {}  # LightGBM alone prints no round but the best
         values = {
             field[1].replace("'s ", "/"): float(field[2])
             for field in fields[:NAMES]
@@ -385,9 +400,12 @@ class PrintedMetrics:
             self._section = "test/" if text[:4].lower() == "test" else "val/"
             return {}
         section, self._section = self._section, "" if text.strip() else self._section
-        at_count = _AT_COUNT.match(text)
+        at_count = _AT_COUNT.match(text) or _AFTER_COUNT.match(text)
         if at_count is not None:
             return self._at_count(at_count)
+        on_data = _ON_DATA.match(text)
+        if on_data is not None:
+            return self._evaluated(on_data, {on_data[1]: float(on_data["value"])})
         split = _SPLIT_OF_EPOCH.match(text)
         match, _ = first_count(text)
         if split is not None and match is None:
