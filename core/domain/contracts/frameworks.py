@@ -76,7 +76,12 @@ def _torchrun(replica_context: ReplicaContext) -> dict[str, str]:
 
 
 def _torch(replica_context: ReplicaContext, member: Member, local_rank: int) -> dict[str, str]:
-    """The plain variables of ``torch.distributed.init_process_group("env://")``."""
+    """The plain variables of ``torch.distributed.init_process_group("env://")``.
+
+    None for a single process with ``launcher: none``: many scripts take NCCL and a GPU as soon as there is a ``RANK``.
+    """
+    if replica_context.world.size == 1 and replica_context.spec.launcher is Launcher.NONE:
+        return {}
     root = replica_context.world.root
     env = {}
     if replica_context.world.size > 1 and replica_context.spec.elastic_role is None:

@@ -125,3 +125,10 @@ def test_independent_replicas_keep_their_command_and_are_named_so(gang):
     rendered = gang({"workers": 2, "command": "torchrun --standalone train.py", "launcher": "none"})("worker")
     assert rendered.command == "torchrun --standalone train.py"
     assert rendered.env["TRAINMASTER_LAUNCHER"] == "none"
+
+
+@pytest.mark.parametrize(("workers", "has_ranks"), [(1, False), (2, True)])
+def test_a_single_process_without_launcher_has_no_rank(gang, workers, has_ranks):
+    rendered = gang({"workers": workers, "command": "python train.py", "launcher": "none"})("worker")
+    assert [name in rendered.env for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR")] == [has_ranks] * 3
+    assert "RANK" in gang({"workers": workers, "command": "python train.py"})("worker").env

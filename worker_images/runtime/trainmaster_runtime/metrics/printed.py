@@ -400,12 +400,9 @@ class PrintedMetrics:
             self._section = "test/" if text[:4].lower() == "test" else "val/"
             return {}
         section, self._section = self._section, "" if text.strip() else self._section
-        at_count = _AT_COUNT.match(text) or _AFTER_COUNT.match(text)
-        if at_count is not None:
-            return self._at_count(at_count)
-        on_data = _ON_DATA.match(text)
-        if on_data is not None:
-            return self._evaluated(on_data, {on_data[1]: float(on_data["value"])})
+        sentence = self._sentence(text)
+        if sentence is not None:
+            return sentence
         split = _SPLIT_OF_EPOCH.match(text)
         match, _ = first_count(text)
         if split is not None and match is None:
@@ -440,7 +437,14 @@ class PrintedMetrics:
             progress["step"] = self._step
         return {**values, **progress}
 
-    def _at_count(self, match: Match[str]) -> Dict[str, float]:
+    def _sentence(self, text: str) -> Optional[Dict[str, float]]:
+        """`Loss at step 100: 0.3`, `Loss: 0.3 after 100 batches`, `Accuracy of the model on the 9 test images: 9`"""
+        match = _ON_DATA.match(text)
+        if match is not None:
+            return self._evaluated(match, {match[1]: float(match["value"])})
+        match = _AT_COUNT.match(text) or _AFTER_COUNT.match(text)
+        if match is None:
+            return None
         name, count = match[1].replace(" ", "_"), int(match["count"])
         if self._progress.has_counts and self._step is not None:
             return {name: float(match["value"]), "step": self._step}
