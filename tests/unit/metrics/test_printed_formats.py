@@ -209,6 +209,12 @@ def test_a_word_that_only_contains_that_of_an_evaluation_is_none(prefix: str) ->
         (["loss = 0.5 - acc = 0.9 - step = 3"], {"loss": [(3, 0.5)], "acc": [(3, 0.9)]}),
         (["step=3 MeanSquaredError=0.2"], {"MeanSquaredError": [(3, 0.2)]}),
         (["ep 3 loss 0.2"], {"loss": [(3, 0.2)]}),
+        (["ITERATION - loss: 0.00:   0%|          | 0/24 [00:00<?, ?it/s]",
+          "ITERATION - loss: 0.50:  21%|##        | 5/24 [00:00<00:03,  5.00it/s]",
+          "Training Results - Epoch: 1 Avg loss: 0.25",  # names the epoch that ends
+          "ITERATION - loss: 0.50:   0%|          | 0/24 [00:05<00:02,  9.27it/s]",
+          "ITERATION - loss: 0.40:  21%|##        | 5/24 [00:05<00:05,  3.40it/s]"],
+         {"loss": [(5, 0.5), (24, 0.5), (29, 0.4)], "Avg_loss": [(5, 0.25)]}),
         (["Loss: 0.25 after 460 batches"], {"Loss": [(460, 0.25)]}),
         (["Training loss: 0.25 after 3 epochs"], {"Training_loss": [(3, 0.25)]}),
         (["loss: 0.25 after 460 files"], {}),

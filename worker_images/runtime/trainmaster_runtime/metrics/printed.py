@@ -354,6 +354,8 @@ class PrintedMetrics:
         progress = self._progress.find(text)
         rest = match["rest"].partition("/s")[2] or match["rest"].partition("s/it")[2] or text[match.end("rest") :]
         values = {**named(before.rstrip(" :")), **named(rest)}
+        if done == 0:
+            values = {name: value for name, value in values.items() if value != 0}  # `loss: 0.00` before the first step
         if evaluation is not None and done == total and self._step is not None:
             return self._evaluated(evaluation, values)
         if not progress and match.re is KERAS and done == total and values and self._progress.is_at_end:
