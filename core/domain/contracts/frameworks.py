@@ -62,6 +62,8 @@ def _torchrun(replica_context: ReplicaContext) -> dict[str, str]:
         env["TRAINMASTER_LAUNCHER"] = "none"
     if len(replica_context.world.members) > 1 and replica_context.has_launcher:
         env["PL_TRAINER_NUM_NODES"] = str(len(replica_context.world.members))  # as in `_torch`
+        if replica_context.gpu_count == 0:
+            env["ACCELERATE_USE_CPU"] = "true"
     return env | {
         "PET_NNODES": str(len(replica_context.world.members)),
         # The processes for torchrun to start, even though the platform itself starts only torchrun.
