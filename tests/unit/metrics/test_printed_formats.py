@@ -209,6 +209,10 @@ def test_a_word_that_only_contains_that_of_an_evaluation_is_none(prefix: str) ->
         (["loss = 0.5 - acc = 0.9 - step = 3"], {"loss": [(3, 0.5)], "acc": [(3, 0.9)]}),
         (["step=3 MeanSquaredError=0.2"], {"MeanSquaredError": [(3, 0.2)]}),
         (["ep 3 loss 0.2"], {"loss": [(3, 0.2)]}),
+        (["(RayTrainWorker pid=7) Reporting training result 4: TrainingReport(checkpoint=Checkpoint(filesystem=local, "
+          f"path=/results/checkpoint), metrics={{'loss': 0.25, 'epoch': 3}}, validation=False) from rank {rank}"
+          for rank in (0, 1)],
+         {"loss": [(4, 0.25)]}),
         (["ITERATION - loss: 0.00:   0%|          | 0/24 [00:00<?, ?it/s]",
           "ITERATION - loss: 0.50:  21%|##        | 5/24 [00:00<00:03,  5.00it/s]",
           "Training Results - Epoch: 1 Avg loss: 0.25",  # names the epoch that ends

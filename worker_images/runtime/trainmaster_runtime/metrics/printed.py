@@ -91,6 +91,11 @@ _AFTER_COUNT = re.compile(
     r"|batch(?:es)?)(?!\w)" % NUMBER,
     re.IGNORECASE,
 )
+# Ray Train: `Reporting training result 4: TrainingReport(checkpoint=…, metrics={'loss': 0.13}, …) from rank 0`
+_RAY_REPORT = re.compile(
+    r"Reporting training result (\d{1,9}): TrainingReport\(.{0,900}?metrics=(\{[^{}]{1,900}\}).{0,300}\)"
+    r" from rank 0(?!\d)"
+)
 # `Test Accuracy of the network on the 10000 test images: 57.2 %`
 _ON_DATA = re.compile(
     r"^\s{0,8}(?:(?:test|val|validation) )?(accuracy|loss|error) of the (?:[a-z]{1,20} ){1,3}on (?:the |all ){0,2}"
@@ -149,6 +154,9 @@ class PrintedMetrics:
         """Numbers by name, with ``step``, ``steps``, ``epoch``, ``epochs`` where known; empty: there are none."""
         self.is_bar = False
         text = join_thousands(text)
+        report = _RAY_REPORT.search(text) if "TrainingReport(" in text else None
+        if report is not None:
+            return self._note({**_items(report[2]), "step": int(report[1])})
         is_source, self._is_source_next = self._is_source_next, _SOURCE_FILE.match(text) is not None
         if is_source or names_settings(text):
             return {}
@@ -521,6 +529,12 @@ def _split_between(text: str) -> Optional[Match[str]]:
 
 def _prefixed(prefix: str, values: Dict[str, float]) -> Dict[str, float]:
     return {name if EVALUATION.search(name) else prefix + name: value for name, value in values.items()}
+
+
+def _items(text: str) -> Dict[str, float]:
+    """The metrics of a record such as `{'loss': 0.13, 'epoch': 2}`."""
+    found = {match[1]: float(match[2]) for match in _ITEM.finditer(text)}
+    return {name: value for name, value in found.items() if name not in COUNTED and not is_excluded(name)}
 
 
 def _without_braces(text: str) -> str:
