@@ -62,6 +62,8 @@ def _torchrun(replica_context: ReplicaContext) -> dict[str, str]:
         env["TRAINMASTER_LAUNCHER"] = "none"
     if len(replica_context.world.members) > 1 and replica_context.has_launcher:
         env["PL_TRAINER_NUM_NODES"] = str(len(replica_context.world.members))  # as in `_torch`
+        if replica_context.gpu_count == 0:
+            env["ACCELERATE_USE_CPU"] = "true"
     return env | {
         "PET_NNODES": str(len(replica_context.world.members)),
         # The processes for torchrun to start, even though the platform itself starts only torchrun.
@@ -76,7 +78,12 @@ def _torchrun(replica_context: ReplicaContext) -> dict[str, str]:
 
 
 def _torch(replica_context: ReplicaContext, member: Member, local_rank: int) -> dict[str, str]:
-    """The plain variables of ``torch.distributed.init_process_group("env://")``."""
+    """The plain variables of ``torch.distributed.init_process_group("env://")``.
+
+    None for a single process with ``launcher: none``: many scripts take NCCL and a GPU as soon as there is a ``RANK``.
+    """
+    if replica_context.world.size == 1 and replica_context.spec.launcher is Launcher.NONE:
+        return {}
     root = replica_context.world.root
     env = {}
     if replica_context.world.size > 1 and replica_context.spec.elastic_role is None:

@@ -228,8 +228,9 @@ _RULES: Final = (
     _rule(
         r"Distributed package doesn't have NCCL built in|ProcessGroupNCCL is only supported with GPUs, no GPUs found",
         ExitKind.USER_ERROR,
-        "the NCCL backend needs GPUs and a torch with CUDA; without GPUs use init_process_group('gloo'), otherwise "
-        "request GPUs (`--gpus`, roles.{role}.resources.gpus)",
+        "the NCCL backend needs GPUs and a torch with CUDA; without GPUs use init_process_group('gloo') or, with "
+        "one process, `launcher: none`, which sets no RANK; otherwise request GPUs (`--gpus`, "
+        "roles.{role}.resources.gpus)",
         hopeless=True,
     ),
     _rule(

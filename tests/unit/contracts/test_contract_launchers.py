@@ -125,3 +125,16 @@ def test_independent_replicas_keep_their_command_and_are_named_so(gang):
     rendered = gang({"workers": 2, "command": "torchrun --standalone train.py", "launcher": "none"})("worker")
     assert rendered.command == "torchrun --standalone train.py"
     assert rendered.env["TRAINMASTER_LAUNCHER"] == "none"
+
+
+@pytest.mark.parametrize(("workers", "has_ranks"), [(1, False), (2, True)])
+def test_a_single_process_without_launcher_has_no_rank(gang, workers, has_ranks):
+    rendered = gang({"workers": workers, "command": "python train.py", "launcher": "none"})("worker")
+    assert [name in rendered.env for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR")] == [has_ranks] * 3
+    assert "RANK" in gang({"workers": workers, "command": "python train.py"})("worker").env
+
+
+@pytest.mark.parametrize(("workers", "gpus", "on_cpus"), [(2, 0, True), (2, 1, False), (1, 0, False)])
+def test_accelerate_below_a_launcher_uses_the_ranks_of_processes_without_gpus(gang, workers, gpus, on_cpus):
+    rendered = gang({"workers": workers, "gpus": gpus, "command": "torchrun train.py"})("worker")
+    assert ("ACCELERATE_USE_CPU" in rendered.env) is on_cpus

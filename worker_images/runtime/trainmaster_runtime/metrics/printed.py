@@ -84,6 +84,25 @@ _AT_COUNT = re.compile(
     r"(?:\s?/\s?\d{1,12})?\s?[:=]\s{0,8}(?P<value>%s)(?![\w:]|[./-]\d|,\d)" % NUMBER,
     re.IGNORECASE,
 )
+# `Loss: 0.0007 after 460 batches`
+_AFTER_COUNT = re.compile(
+    r"^\s{0,8}((?:[A-Za-z]{1,20} ){0,3}(?:[A-Za-z]{0,12}_?loss|cost|error|acc|accuracy|reward|perplexity|score))"
+    r"\s?[:=]\s{0,8}(?P<value>%s) after (?P<count>\d{1,12}) (?:(?P<epoch>epochs?)|(?:step|iteration|episode)s?"
+    r"|batch(?:es)?)(?!\w)" % NUMBER,
+    re.IGNORECASE,
+)
+# Ray Train: `Reporting training result 4: TrainingReport(checkpoint=…, metrics={'loss': 0.13}, …) from rank 0`
+_RAY_REPORT = re.compile(
+    r"Reporting training result (\d{1,9}): TrainingReport\(.{0,900}?metrics=(\{[^{}]{1,900}\}).{0,300}\)"
+    r" from rank 0(?!\d)"
+)
+# `Test Accuracy of the network on the 10000 test images: 57.2 %`
+_ON_DATA = re.compile(
+    r"^\s{0,8}(?:(?:test|val|validation) )?(accuracy|loss|error) of the (?:[a-z]{1,20} ){1,3}on (?:the |all ){0,2}"
+    r"(?:\d{1,9} )?((?P<test>test)|val(?:idation)?) (?:images|samples|examples|sentences|set|data)\s?:\s{0,8}"
+    r"(?P<value>%s)\s?%%?\s{0,5}$" % NUMBER,
+    re.IGNORECASE,
+)
 _RECORD_BEHIND_COUNT = re.compile(r"^([^{}]{3,200})\{([^{}]{1,900})\}\s{0,5}$")
 _SPLIT_OF_RECORD = re.compile(r"""["'](?:mode|split|phase)["']\s?:\s?["'](?:(?P<test>test)|val|eval|dev)""")
 _SPLIT_OF_EPOCH = re.compile(r"^\s{0,8}(?:Epoch|Iter)\((?:val|(?P<test>test))\)\s?\[")
@@ -135,6 +154,9 @@ class PrintedMetrics:
         """Numbers by name, with ``step``, ``steps``, ``epoch``, ``epochs`` where known; empty: there are none."""
         self.is_bar = False
         text = join_thousands(text)
+        report = _RAY_REPORT.search(text) if "TrainingReport(" in text else None
+        if report is not None:
+            return self._note({**_items(report[2]), "step": int(report[1])})
         is_source, self._is_source_next = self._is_source_next, _SOURCE_FILE.match(text) is not None
         if is_source or names_settings(text):
             return {}
@@ -319,8 +341,9 @@ class PrintedMetrics:
             return None
         is_best, self._is_best_next = self._is_best_next, False
         fields = [_FIELD.match(field) for field in text[match.end() :].strip().split("\t")]
-        if is_best or not fields or fields[0] is None:
-            return {}
+        is_read = self._step is not None and self._step >= int(match[1] or match[2])
+        if (is_best and is_read) or not fields or fields[0] is None:
+            return {}  # LightGBM alone prints no round but the best
         values = {
             field[1].replace("'s ", "/"): float(field[2])
             for field in fields[:NAMES]
@@ -339,6 +362,8 @@ class PrintedMetrics:
         progress = self._progress.find(text)
         rest = match["rest"].partition("/s")[2] or match["rest"].partition("s/it")[2] or text[match.end("rest") :]
         values = {**named(before.rstrip(" :")), **named(rest)}
+        if done == 0:
+            values = {name: value for name, value in values.items() if value != 0}  # `loss: 0.00` before the first step
         if evaluation is not None and done == total and self._step is not None:
             return self._evaluated(evaluation, values)
         if not progress and match.re is KERAS and done == total and values and self._progress.is_at_end:
@@ -385,9 +410,9 @@ class PrintedMetrics:
             self._section = "test/" if text[:4].lower() == "test" else "val/"
             return {}
         section, self._section = self._section, "" if text.strip() else self._section
-        at_count = _AT_COUNT.match(text)
-        if at_count is not None:
-            return self._at_count(at_count)
+        sentence = self._sentence(text)
+        if sentence is not None:
+            return sentence
         split = _SPLIT_OF_EPOCH.match(text)
         match, _ = first_count(text)
         if split is not None and match is None:
@@ -422,7 +447,14 @@ class PrintedMetrics:
             progress["step"] = self._step
         return {**values, **progress}
 
-    def _at_count(self, match: Match[str]) -> Dict[str, float]:
+    def _sentence(self, text: str) -> Optional[Dict[str, float]]:
+        """`Loss at step 100: 0.3`, `Loss: 0.3 after 100 batches`, `Accuracy of the model on the 9 test images: 9`"""
+        match = _ON_DATA.match(text)
+        if match is not None:
+            return self._evaluated(match, {match[1]: float(match["value"])})
+        match = _AT_COUNT.match(text) or _AFTER_COUNT.match(text)
+        if match is None:
+            return None
         name, count = match[1].replace(" ", "_"), int(match["count"])
         if self._progress.has_counts and self._step is not None:
             return {name: float(match["value"]), "step": self._step}
@@ -497,6 +529,12 @@ def _split_between(text: str) -> Optional[Match[str]]:
 
 def _prefixed(prefix: str, values: Dict[str, float]) -> Dict[str, float]:
     return {name if EVALUATION.search(name) else prefix + name: value for name, value in values.items()}
+
+
+def _items(text: str) -> Dict[str, float]:
+    """The metrics of a record such as `{'loss': 0.13, 'epoch': 2}`."""
+    found = {match[1]: float(match[2]) for match in _ITEM.finditer(text)}
+    return {name: value for name, value in found.items() if name not in COUNTED and not is_excluded(name)}
 
 
 def _without_braces(text: str) -> str:

@@ -131,6 +131,8 @@ class PrintedProgress:
             return {}  # a loop that is over when it is first heard of, such as a look through files
         if total < self._all and not is_inside and (self._epoch or (None,))[0] == self._epoch_of_count:
             return {}  # an evaluation at the end
+        if self._epoch is not None and self._epoch_of_count is None and self._all == total and self._done > 0:
+            self._is_whole |= not is_inside  # the epoch is named first when it ends
         if total != self._all:
             self._all, self._rounds, self._is_whole, self._epoch_of_count = total, 0, False, None
         elif done < self._done:
