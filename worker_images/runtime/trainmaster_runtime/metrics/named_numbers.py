@@ -107,7 +107,8 @@ _SETTINGS = re.compile(
     re.IGNORECASE,
 )
 NAMED = re.compile(
-    r"(?<![\w./'@-])([A-Za-z_][\w./@-]{0,99})(\s{0,3}[:=]\s{0,20}|\s{1,12})(?:tensor\(|\[{1,2}|np\.float\d\d\(|\((?=[\d.]{1,8}%%\)))?(%s)"
+    r"(?<![\w./'@-])([A-Za-z_][\w./@-]{0,99})(\s{0,3}[:=]\s{0,20}|\s{1,12})"
+    r"(?:tensor\(|\[{1,2}|np\.float\d\d\(|\((?=[\d.]{1,8}%%\)))?(%s)"
     r"(?:\s?/\s?(\d{1,15})%s|%s)(?:\s{1,2}\(\s{0,6}(%s)\))?" % (NUMBER, _END, _END, NUMBER)
 )
 _BEFORE = re.compile(r"(?:([A-Za-z]{1,20})\.? )?([A-Za-z]{1,20})\.? $")
