@@ -12,6 +12,7 @@ from core.db.tables.accounts import (
     Secret,
     Token,
     User,
+    UserIdentity,
     Volume,
     VolumeGrant,
 )
@@ -126,6 +127,7 @@ __all__ = [
     "Trial",
     "Usage",
     "User",
+    "UserIdentity",
     "UtcDateTime",
     "VertexEndpoint",
     "VertexLink",
