@@ -1,4 +1,4 @@
-"""Flows of browsers: the flow, its bonds to the browser, and the validation of ID tokens."""
+"""Logins of browsers: the flow, its bonds to the browser, and the validation of ID tokens."""
 
 from __future__ import annotations
 

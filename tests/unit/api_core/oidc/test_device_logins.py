@@ -1,4 +1,4 @@
-"""Flows of the command line by another device's browser (RFC 8628)."""
+"""Logins of the command line by another device's browser (RFC 8628)."""
 
 from __future__ import annotations
 
