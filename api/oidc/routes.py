@@ -80,6 +80,7 @@ async def start_provider_login(
     request needs. A cookie binds the login to this browser for 10 minutes.
     """
     refuse_foreign_page(request)
+    fair_use_of(request).demand_login_start(request)
     url, sealed = await flows.start(provider, body.next or DEFAULT_PAGE)
     response.headers["Cache-Control"] = "no-store"
     response.set_cookie(
@@ -137,8 +138,8 @@ async def start_device_login(provider: str, request: Request, flows: Flows, resp
     Meanwhile poll `POST /login/providers/{provider}/token` every `interval_s` seconds.
     """
     response.headers["Cache-Control"] = "no-store"
-    async with fair_use_of(request).login_attempt(request):
-        started = await flows.start_device(provider)
+    fair_use_of(request).demand_login_start(request)
+    started = await flows.start_device(provider)
     return DeviceLoginStarted(
         device_code=started.device_code,
         user_code=started.user_code,

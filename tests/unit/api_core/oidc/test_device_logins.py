@@ -8,7 +8,8 @@ import pytest
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 
-from tests.unit.api_core.oidc.conftest import Browser, ScriptedProvider
+from api.app.fair_use import TokenBuckets
+from tests.unit.api_core.oidc.conftest import PAGE, Browser, ScriptedProvider
 
 
 def start(browser: Browser) -> Any:
@@ -61,3 +62,11 @@ def test_a_provider_without_a_device_flow_is_a_sentence(browser: Browser, provid
     provider.metadata = {"device_authorization_endpoint": None}
     answer = browser.http.post("/api/v1/login/providers/lab/device")
     assert (answer.status_code, "no device flow" in answer.json()["detail"]) == (502, True)
+
+
+def test_no_address_floods_a_provider(app: FastAPI, browser: Browser, provider: ScriptedProvider) -> None:
+    app.state.fair_use.started_logins = TokenBuckets(2.0, 1e-6)
+    statuses = [browser.http.post("/api/v1/login/providers/lab/device").status_code for _ in range(3)]
+    statuses.append(browser.http.post("/api/v1/login/providers/lab", json={}, headers=PAGE).status_code)
+    assert statuses == [201, 201, 429, 429]
+    assert provider.requests.count("/device") == 2
