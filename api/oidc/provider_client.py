@@ -19,7 +19,7 @@ import httpx
 from joserfc.errors import JoseError
 from joserfc.jwk import KeySet
 
-from api.oidc.providers import VARIABLE, OidcProvider, is_secure
+from api.oidc.providers import VARIABLE, OidcProvider, is_loopback, is_secure
 from core.domain.errors import ProviderFailed, Unauthenticated
 
 _CACHE_TTL: Final = timedelta(hours=1)  # of the discovery document and the keys
@@ -195,10 +195,13 @@ class ProviderClient:
         if self._ssl is None and self._transport is None:
             # Reading the system's certificates takes tens of milliseconds.
             self._ssl = await asyncio.to_thread(httpx.create_ssl_context)
-        verify = self._ssl if self._ssl is not None else False  # False: with a transport, which ignores it
+        options: dict[str, Any] = {
+            "verify": self._ssl if self._ssl is not None else False,  # False: with a transport, which ignores it
+            "trust_env": not is_loopback(url),  # the environment's proxies
+        }
         try:
             async with (
-                httpx.AsyncClient(timeout=_TIMEOUT, verify=verify, transport=self._transport) as http,
+                httpx.AsyncClient(timeout=_TIMEOUT, transport=self._transport, **options) as http,
                 http.stream(method, url, headers=dict(headers), **more) as response,
             ):
                 body = bytearray()

@@ -29,11 +29,14 @@ def is_secure(url: str) -> bool:
     """Whether nobody on the network can read or change what is sent to ``url``: https, or this machine."""
     try:
         parts = urlsplit(url)
-        return bool(parts.hostname) and (
-            parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in _LOOPBACK)
-        )
+        return bool(parts.hostname) and (parts.scheme == "https" or (parts.scheme == "http" and is_loopback(url)))
     except ValueError:
         return False
+
+
+def is_loopback(url: str) -> bool:
+    """Whether ``url``, a valid one, is of this machine."""
+    return urlsplit(url).hostname in _LOOPBACK
 
 
 def _issuer(url: str) -> str:

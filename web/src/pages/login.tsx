@@ -48,6 +48,15 @@ export function LoginPage() {
     void open({ code });
   }, [code, open]);
 
+  useEffect(() => {
+    // Back from the provider's page, some browsers show this one as it was left.
+    const onShow = (event: PageTransitionEvent) => {
+      if (event.persisted) setBusy(false);
+    };
+    window.addEventListener("pageshow", onShow);
+    return () => window.removeEventListener("pageshow", onShow);
+  }, []);
+
   const openProvider = async (provider: string) => {
     setBusy(true);
     setError(null);

@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import select
 from starlette.testclient import TestClient
 
+from api.oidc import provisioning
 from core.db.engine import SessionFactory, unit_of_work
 from core.db.tables import Event, Membership, User
 from tests.unit.api_core.oidc.conftest import ISSUER, Browser, ScriptedProvider
@@ -111,6 +112,27 @@ def test_an_identity_before_its_first_login_can_be_linked(
     as_user("bob", role=None)
     assert client.post("/api/v1/users/bob/identities", json={"provider": "lab", "subject": "s-1"}).status_code == 201
     assert browser.log_in()["user"] == "bob"
+
+
+def test_two_first_logins_at_once_make_one_user(
+    browser: Browser, client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    browser.log_in()
+    find = provisioning._find
+    answers = iter([None])  # as if the other login were not committed yet
+    monkeypatch.setattr(provisioning, "_find", lambda work, claims: next(answers, find(work, claims)))
+    assert browser.log_in()["user"] == "ann"
+    assert {user["name"] for user in client.get("/api/v1/users").json()["items"]} == {"admin", "ann"}
+
+
+def test_a_name_that_another_login_takes_at_once_is_passed_over(
+    browser: Browser, provider: ScriptedProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    browser.log_in()
+    provider.claims["sub"] = "s-2"
+    monkeypatch.setattr(provisioning, "_free_names", lambda _work, _claims: iter(["ann", "ann-7"]))
+    assert browser.log_in() | {"next": ""} == browser.me() | {"next": ""}
+    assert browser.me()["user"] == "ann-7"
 
 
 def test_a_disabled_user_is_refused(browser: Browser, client: TestClient) -> None:
