@@ -96,16 +96,8 @@ async def open_session(
             token, left = await run_in_threadpool(_open_session_by_code, context, body.code or "")
         caller = await caller_of_token(request, context, token)
     response.headers["Cache-Control"] = "no-store"
-    response.set_cookie(
-        SESSION_COOKIE,
-        token,
-        max_age=int(left.total_seconds()),
-        path="/",
-        httponly=True,
-        samesite="strict",  # other sites' links open the page without the cookie; its own requests have it
-        secure=context.settings.api_url.startswith("https://"),
-    )
-    return _identity(caller)
+    set_session_cookie(response, context, token, left)
+    return identity_of(caller)
 
 
 @router.delete("/session", operation_id="close_session", summary="End a browser's session", status_code=204)
@@ -124,7 +116,45 @@ def close_session(request: Request, caller: Reader, context: AppContextDep) -> R
 
 @router.get("/me", operation_id="get_me", summary="The caller's user, scopes and roles")
 async def get_me(caller: Reader) -> CallerIdentity:
-    return _identity(caller)
+    return identity_of(caller)
+
+
+def set_session_cookie(response: Response, context: AppContext, token: str, ttl: timedelta) -> None:
+    response.set_cookie(
+        SESSION_COOKIE,
+        token,
+        max_age=int(ttl.total_seconds()),
+        path="/",
+        httponly=True,
+        samesite="strict",  # other sites' links open the page without the cookie; its own requests have it
+        secure=context.settings.api_url.startswith("https://"),
+    )
+
+
+def add_login_token(
+    work: UnitOfWork, user: User, *, name: str, ttl: timedelta, token: str | None = None, parent: Token | None = None
+) -> TokenCreated:
+    """A token of a login with the scopes that the user may have, within those of ``parent``. ``token``: its text;
+    ``None``: a new user's token.
+    """
+    scopes = _scopes_of(user.is_admin)
+    expires_at = expiry_within(parent, work.now + ttl) or work.now + ttl
+    text = add_token(
+        work.session, user_id=user.id, name=name, token=token, parent_token_id=None if parent is None else parent.id,
+        now=work.now, ttl=expires_at - work.now,
+        scopes=scopes if parent is None else [scope for scope in scopes if scope in parent.scopes],
+    )  # fmt: skip
+    row = work.session.execute(select(Token).where(Token.digest == token_digest(text))).scalar_one()
+    return TokenCreated(
+        id=row.id,
+        user=user.name,
+        name=row.name,
+        scopes=row.scopes,
+        created_at=row.created_at,
+        expires_at=row.expires_at,
+        parent_id=row.parent_token_id,
+        token=text,
+    )
 
 
 def _exchange_code(work: UnitOfWork, code: str, *, name: str, ttl: timedelta, token: str | None = None) -> TokenCreated:
@@ -149,25 +179,9 @@ def _exchange_code(work: UnitOfWork, code: str, *, name: str, ttl: timedelta, to
     user = work.session.execute(select(User).where(User.id == user_id)).scalar_one()
     if user.disabled_at is not None:
         raise Unauthenticated("This user is disabled; ask an admin of the platform.")
-    scopes = _scopes_of(user.is_admin)
-    expires_at = expiry_within(parent, work.now + ttl) or work.now + ttl
-    token = add_token(
-        work.session, user_id=user.id, name=name, token=token, parent_token_id=parent_id,
-        now=work.now, ttl=expires_at - work.now,
-        scopes=scopes if parent is None else [scope for scope in scopes if scope in parent.scopes],
-    )  # fmt: skip
+    made = add_login_token(work, user, name=name, ttl=ttl, token=token, parent=parent)
     work.record_event("user.logged_in", f"user:{user.name}", reason=f"By a one-time code ({name}).")
-    row = work.session.execute(select(Token).where(Token.digest == token_digest(token))).scalar_one()
-    return TokenCreated(
-        id=row.id,
-        user=user.name,
-        name=row.name,
-        scopes=row.scopes,
-        created_at=row.created_at,
-        expires_at=row.expires_at,
-        parent_id=row.parent_token_id,
-        token=token,
-    )
+    return made
 
 
 def _why_not(work: UnitOfWork, digest: str) -> str:
@@ -213,7 +227,7 @@ def _scopes_of(is_admin: bool) -> tuple[str, ...]:
     return ("read", "write", "admin") if is_admin else ("read", "write")
 
 
-def _identity(caller: Caller) -> CallerIdentity:
+def identity_of(caller: Caller) -> CallerIdentity:
     return CallerIdentity(
         user=caller.user,
         is_admin=caller.is_admin,

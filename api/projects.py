@@ -135,8 +135,10 @@ def set_member(project: ProjectAdmin, user: str, body: MemberSet, context: AppCo
             if admins == [user_id]:
                 raise _last_admin(row, user)
             membership.role = body.role
-        else:
+        elif membership.identity_id is None:
             return MemberView(user=user, role=body.role)
+        if membership is not None:
+            membership.identity_id = None  # logins leave what an admin gave as it is
         _record_event(work, project.caller, row, "project.member_set", user=user, role=body.role)
         return MemberView(user=user, role=body.role)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import or_, select
+from sqlalchemy import or_, select, update
 from trainmaster.wire.admin import UserCreate, UserUpdate, UserView
 from trainmaster.wire.base import Page
 
@@ -10,7 +10,7 @@ from api.app.unit_of_work import AppContextDep
 from api.auth import PlatformAdmin, Reader
 from api.http.paging import PageParams, rows_by_name
 from api.http.routing import new_router
-from core.db.tables import Membership, User
+from core.db.tables import Membership, User, UserIdentity
 from core.domain.errors import Conflict, NotFound
 from core.ids import new_id
 
@@ -54,6 +54,9 @@ def update_user(user: str, body: UserUpdate, caller: PlatformAdmin, context: App
             raise Conflict(f"{user} is the last platform admin; make another user admin first.")
         if body.is_admin is not None:
             row.is_admin = body.is_admin
+            # Flows leave what an admin decided as it is.
+            by_login = update(UserIdentity).where(UserIdentity.user_id == row.id)
+            work.session.execute(by_login.values(is_admin_source=False).execution_options(synchronize_session=False))
         if body.is_disabled is not None:
             row.disabled_at = (row.disabled_at or work.now) if body.is_disabled else None
         work.record_event("user.changed", caller.actor, data={"user": user, **body.model_dump(exclude_none=True)})

@@ -159,6 +159,11 @@ class Settings(BaseSettings):
         "does in CustomJob.from_local_script with STORAGE_EMULATOR_HOST: from this machine, which its jobs share; from "
         "anywhere; or never. Never through a proxy.",
     )
+    oidc_providers: SecretStr = Field(
+        default=SecretStr(""),
+        description="OpenID Connect providers by which users may log in: a JSON list, or the path of a file with it; "
+        "docs/deploy.md. Empty: only tokens and login links.",
+    )
     log_level: str = "INFO"
 
     # Container engines

@@ -24,6 +24,7 @@ from api.endpoints.proxy import Proxy
 from api.http import problems
 from api.http.fair_use import FairUseMiddleware
 from api.http.middleware import Envelope, RequestLimits, ResponseEncoding, is_prediction, is_upload
+from api.oidc.flows import LoginFlows
 from api.pages import page
 from api.prometheus.recorder import RequestMetrics
 from api.protocols.gcs import xml_api
@@ -72,6 +73,7 @@ NOUNS: Final = (
     "tokens",
     "spec",
     "login",
+    "oidc.routes",
     "health",
 )
 # At the root.
@@ -119,7 +121,7 @@ def create_app(
     """The application. Opens no connection before the first request; the tables must exist (``python -m migrations``).
 
     Raises:
-        BadSettings: the environment's mapping of Vertex AI's names cannot be parsed.
+        BadSettings: the environment's mapping of Vertex AI's names, or its login providers, cannot be parsed.
     """
     if sessions is None:
         engine = make_engine(settings.resolved_database_url, pool_size=settings.database_pool_size)
@@ -167,6 +169,7 @@ def create_app(
     app.state.optuna = Storages(settings)
     app.state.scrapers = ExpiringCache[bool](CALLER_LIMIT)
     app.state.fair_use = FairUse(settings)
+    app.state.oidc = LoginFlows(settings, context.key, clock)
     app.state.shutdown = shutdown
     problems.install(app, page, xml_api.refusal)
     # The last added is the outermost.

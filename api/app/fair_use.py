@@ -31,6 +31,8 @@ _UNFINISHED_BODIES: Final = 100
 _BODY_S: Final = 30.0
 # Wrong tokens and login codes of one address: so many at once, and so many a second on average.
 _WRONG_LOGINS: Final = (60.0, 0.5)
+# Logins by a provider that one address starts, each of which may be a request to the provider: as above.
+_STARTED_LOGINS: Final = (60.0, 0.5)
 _SESSION: Final = re.compile(rf"{SESSION_PREFIX}[\w-]+")
 # After a stream is refused, so long others of the caller are refused without a look.
 _REFUSED_STREAMS_S: Final = 1.0
@@ -149,6 +151,7 @@ class FairUse:
         self.body_s = _BODY_S
         self.streams = ConcurrencyLimit(settings.streams_per_user)
         self.wrong_logins = TokenBuckets(*_WRONG_LOGINS, clock)
+        self.started_logins = TokenBuckets(*_STARTED_LOGINS, clock)
         self._suspects = KeyedSemaphore(1)
         self._clock = clock
         self._refused_until_s: dict[str, float] = {}  # streams of callers
@@ -182,6 +185,14 @@ class FairUse:
                 retry_after_s=wait_s,
             )
         self._requests.take(key)
+
+    def demand_login_start(self, connection: HTTPConnection) -> None:
+        """Count a login that begins at a provider. Raises ``TooManyRequests``, so that no address floods providers."""
+        address = address_of(connection.scope)
+        wait_s = self.started_logins.wait_s(address)
+        if wait_s:
+            raise TooManyRequests("Too many logins were started from this address; wait.", retry_after_s=wait_s)
+        self.started_logins.take(address)
 
     @asynccontextmanager
     async def login_attempt(self, connection: HTTPConnection) -> AsyncIterator[None]:

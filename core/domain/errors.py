@@ -157,6 +157,12 @@ class RowsLocked(Unavailable):
     """Some rows are locked for too long, or in a deadlock; the database itself is up."""
 
 
+class ProviderFailed(TrainmasterError):
+    """An identity provider cannot be reached, refuses the platform itself, or does not keep to the protocol."""
+
+    code, status = "provider_failed", 502
+
+
 class ModelUnreachable(TrainmasterError):
     """A serving replica broke the connection off during a request; whether the request took effect is unknown."""
 

@@ -196,6 +196,12 @@ class Unavailable(TrainmasterError):
     code = "unavailable"
 
 
+class ProviderFailed(TrainmasterError):
+    """An identity provider is unreachable from the server, or answered the server with an error."""
+
+    code = "provider_failed"
+
+
 class ModelUnreachable(TrainmasterError):
     """A serving replica closed the connection during a request; whether it processed the request is unknown."""
 
@@ -308,6 +314,7 @@ EXCEPTION_BY_CODE: Final[Mapping[str, type[TrainmasterError]]] = {
             InsufficientStorage,
             StorageQuotaExceeded,
             Unavailable,
+            ProviderFailed,
             ModelUnreachable,
             ModelTooSlow,
             ExecutorTryAgain,

@@ -14,6 +14,7 @@ from tests.architecture.source_tree import PACKAGES
 FOLDER_EXCEPTIONS: Final[Mapping[tuple[str, str], str]] = {
     ("api.app", "api.checkpoints"): "the factory builds the application's inspector of checkpoints",
     ("api.app", "api.endpoints"): "the factory builds the application's proxy to endpoints",
+    ("api.app", "api.oidc"): "the factory reads the login providers, whose mistakes show at start",
     ("api.app", "api.protocols"): "the factory builds the state of other systems' protocols",
     ("api.app", "api.tensorboard"): "the factory builds the application's viewers",
     ("api.auth", "api.app"): "a caller is looked up in the unit of work that serves the request",

@@ -20,7 +20,7 @@ import { router } from "./router";
 
 onLoggedOut(() => {
   const { pathname, href } = router.state.location;
-  if (pathname === "/login") return;
+  if (/^\/login(\/|$)/.test(pathname)) return;
   queryClient.clear();
   void router.navigate({ to: "/login", search: { next: href } });
 });

@@ -11,7 +11,7 @@ import { Shell } from "./components/shell/shell";
 import { useTitle } from "./components/shell/useTitle";
 import { readJobsSearch } from "./pages/jobs/filters";
 import { JobsPage } from "./pages/jobs/page";
-import { LoginPage } from "./pages/login";
+import { LoginPage, ProviderReturnPage } from "./pages/login";
 import { NotFound } from "./pages/notFound";
 
 /* All routes. Their first segments are also in `api/pages.py`, which serves this application there. */
@@ -59,6 +59,12 @@ const loginRoute = createRoute({
     ...(text(search["next"]) ? { next: String(search["next"]) } : {}),
     ...(text(search["code"]) ? { code: String(search["code"]) } : {}),
   }),
+});
+
+const providerReturnRoute = createRoute({
+  getParentRoute: () => rootRoute,
+  path: "/login/$provider",
+  component: ProviderReturnPage,
 });
 
 const shellRoute = createRoute({ getParentRoute: () => rootRoute, id: "shell", component: Shell });
@@ -351,6 +357,7 @@ const notFoundRoute = createRoute({ getParentRoute: () => shellRoute, path: "$",
 
 const routeTree = rootRoute.addChildren([
   loginRoute,
+  providerReturnRoute,
   shellRoute.addChildren([
     indexRoute,
     jobsRoute,

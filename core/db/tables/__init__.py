@@ -13,6 +13,7 @@ from core.db.tables.accounts import (
     StorageUsage,
     Token,
     User,
+    UserIdentity,
     Volume,
     VolumeGrant,
 )
@@ -132,6 +133,7 @@ __all__ = [
     "Trial",
     "Usage",
     "User",
+    "UserIdentity",
     "UtcDateTime",
     "VertexEndpoint",
     "VertexLink",

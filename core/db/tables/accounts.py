@@ -30,6 +30,22 @@ class User(Base):
     disabled_at: Mapped[datetime | None]
 
 
+class UserIdentity(Base):
+    """An identity of the user at an OpenID Connect provider, by which the user logs in."""
+
+    __tablename__ = "user_identities"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    user_id: Mapped[str] = mapped_column(ForeignKey("users.id"), index=True)
+    issuer: Mapped[str] = mapped_column(Text)
+    subject: Mapped[str]  # the issuer's stable id of the user; e-mail addresses and names may change owners
+    provider: Mapped[str]  # its name in the settings at the last login
+    email: Mapped[str | None] = mapped_column(Text)
+    is_admin_source: Mapped[bool] = mapped_column(Boolean, default=False)  # whether its groups made the user an admin
+    created_at: Mapped[datetime]
+    last_login_at: Mapped[datetime | None]
+    __table_args__ = (Index("uq_user_identities_subject", "issuer", "subject", unique=True),)
+
+
 class Token(Base):
     """A bearer token, of which only the SHA-256 is stored. ``parent_token_id``: the id of the token that created it, or
     that opened it as a browser session; it is revoked with that token.
@@ -72,10 +88,15 @@ class Project(Base):
 
 
 class Membership(Base):
+    """``identity_id``: of the identity whose groups gave the role; ``None``: an admin did. Not a foreign key: SQLite
+    cannot add one to a table.
+    """
+
     __tablename__ = "memberships"
     project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"), primary_key=True)
     user_id: Mapped[str] = mapped_column(ForeignKey("users.id"), primary_key=True, index=True)
     role: Mapped[str]  # viewer | member | admin
+    identity_id: Mapped[str | None]
 
 
 class Secret(Base):

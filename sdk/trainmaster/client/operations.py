@@ -46,6 +46,9 @@ class Operations:
     get_me = ClientMethod(admin.get_me)
     exchange_login_code = ClientMethod(admin.exchange_login_code)
     create_login_code = ClientMethod(admin.create_login_code)
+    list_login_providers = ClientMethod(admin.list_login_providers)
+    start_device_login = ClientMethod(admin.start_device_login)
+    poll_device_login = ClientMethod(admin.poll_device_login)
     get_spec_schema = ClientMethod(admin.get_spec_schema)
 
     # jobs
@@ -254,6 +257,9 @@ class Operations:
     list_users_page = ClientMethod(admin.list_users_page)
     create_user = ClientMethod(admin.create_user)
     update_user = ClientMethod(admin.update_user)
+    list_identities = ClientMethod(admin.list_identities)
+    link_identity = ClientMethod(admin.link_identity)
+    unlink_identity = ClientMethod(admin.unlink_identity)
     list_tokens = IterMethod(pages.list_tokens, TokenView)
     list_tokens_page = ClientMethod(admin.list_tokens_page)
     create_token = ClientMethod(admin.create_token)

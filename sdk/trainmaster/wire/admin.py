@@ -116,6 +116,78 @@ class LoginCodeCreated(WireModel):
     expires_at: datetime
 
 
+class LoginProviderView(WireModel):
+    """An identity provider (OpenID Connect). ``label``: its name for users."""
+
+    name: str
+    label: str
+
+
+class ProviderLoginStart(WireRequest):
+    """``next``: the page to open after the login, such as /jobs."""
+
+    next: str | None = Field(default=None, max_length=2000)
+
+
+class ProviderLogin(WireModel):
+    """``authorization_url``: the provider's page at which the user logs in."""
+
+    authorization_url: str
+
+
+class ProviderLoginResponse(WireRequest):
+    """The query of the address to which the provider sent the browser back."""
+
+    state: str = Field(min_length=1, max_length=500)
+    code: str | None = Field(default=None, max_length=8000)
+    iss: str | None = Field(default=None, max_length=2000)
+    error: str | None = Field(default=None, max_length=500)
+    error_description: str | None = Field(default=None, max_length=8000)
+
+
+class DeviceLoginStarted(WireModel):
+    """A login on another device: the user opens ``verification_uri`` there and enters ``user_code``, or opens
+    ``verification_uri_complete``. ``device_code`` is for polls, ``interval_s`` apart.
+    """
+
+    device_code: str
+    user_code: str
+    verification_uri: str
+    verification_uri_complete: str | None = None
+    expires_in_s: float
+    interval_s: float
+
+
+class DeviceLoginPoll(WireRequest):
+    device_code: str = Field(max_length=16_000)
+
+
+class DeviceLogin(WireModel):
+    """``token``: ``None`` while the user has not finished. ``slow_down_s``: to add to the time between polls."""
+
+    token: TokenCreated | None = None
+    slow_down_s: float = 0.0
+
+
+class IdentityView(WireModel):
+    """An identity by which a user logs in; ``subject`` is the issuer's ID of the user."""
+
+    id: str
+    provider: str
+    issuer: str
+    subject: str
+    email: str | None = None
+    created_at: datetime
+    last_login_at: datetime | None = None
+
+
+class IdentityLink(WireRequest):
+    """``provider``: the name in the settings. ``subject``: the provider's ID of the user (claim ``sub``)."""
+
+    provider: str = Field(max_length=100)
+    subject: str = Field(min_length=1, max_length=255)
+
+
 VolumeAccess = Literal["read", "write"]
 
 
@@ -238,6 +310,12 @@ class CallerIdentity(WireModel):
     is_admin: bool
     scopes: list[Scope]
     projects: dict[str, str] = Field(default_factory=dict)  # name -> role
+
+
+class ProviderSession(CallerIdentity):
+    """The user who logged in, and the page to open."""
+
+    next: str
 
 
 class Alive(WireModel):

@@ -23,6 +23,7 @@ from core.domain import errors as server_errors
 NOT_FOR_CLIENTS = {"report", "add_metrics", "download_code", "get_liveness", "get_readiness", "get_metrics"}
 # What the web application alone asks for.
 NOT_FOR_CLIENTS |= {"download_checkpoint", "download_version", "open_session", "close_session"}
+NOT_FOR_CLIENTS |= {"start_provider_login", "finish_provider_login"}
 NOT_FOR_CLIENTS |= {"list_holders", "diff_code"}
 
 ARGUMENTS: dict[str, Any] = {
@@ -41,6 +42,10 @@ ARGUMENTS: dict[str, Any] = {
     "number": 1,
     "code": "c",
     "token_id": "t1",
+    "provider": "lab",
+    "device_code": "d",
+    "subject": "s-1",
+    "identity": "identity-1",
     "digest": "sha256:" + "0" * 64,
     "size_bytes": 3,
     "offset": 0,

@@ -67,7 +67,7 @@ export const send: typeof fetch = async (input, init) => {
   }
   if ([502, 503, 504].includes(response.status)) noteUnreachable();
   else noteAnswer();
-  const isLogin = new URL(response.url).pathname.endsWith("/api/v1/session");
+  const isLogin = /^\/api\/v1\/(session$|login\/)/.test(new URL(response.url).pathname);
   if (response.status === 401 && !isLogin) whenLoggedOut();
   return response;
 };

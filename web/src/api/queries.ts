@@ -33,6 +33,13 @@ export const meQuery = queryOptions({
   staleTime: 60_000,
 });
 
+/** Identity providers by which users may log in. They are settings: the same until the platform restarts. */
+export const loginProvidersQuery = queryOptions({
+  queryKey: ["loginProviders"],
+  queryFn: () => unwrap(api.GET("/api/v1/login/providers")),
+  staleTime: Infinity,
+});
+
 export const healthQuery = queryOptions({
   queryKey: keys.health,
   queryFn: () => unwrap(api.GET("/api/v1/health")),

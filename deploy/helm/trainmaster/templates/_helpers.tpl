@@ -137,6 +137,8 @@ emptyDir: {}
 - {name: TRAINMASTER_SECRET_KEY, valueFrom: {secretKeyRef: {name: {{ $secret }}, key: secret-key}}}
 - name: TRAINMASTER_METRICS_TOKEN
   valueFrom: {secretKeyRef: {name: {{ $secret }}, key: metrics-token, optional: true}}
+- name: TRAINMASTER_OIDC_PROVIDERS
+  valueFrom: {secretKeyRef: {name: {{ $secret }}, key: oidc-providers, optional: true}}
 - {name: TRAINMASTER_HOME, value: /var/lib/trainmaster}
 - {name: TRAINMASTER_EXECUTOR, value: kubernetes}
 - {name: TRAINMASTER_INSTANCE, value: {{ include "tm.instance" . | quote }}}

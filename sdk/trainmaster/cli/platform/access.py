@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import time
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import parse_qs, urlsplit
 
@@ -39,6 +40,9 @@ def login(
         str | None,
         typer.Option("--token", help="Token; `-` reads it from stdin. Default: prompt."),
     ] = None,
+    provider: Annotated[
+        str | None, typer.Option("--provider", help="Log in by this identity provider, in a browser anywhere.")
+    ] = None,
     name: Annotated[str | None, typer.Option("--name", "-n", help="Name of the context; default: the host.")] = None,
     project: Annotated[str, typer.Option("--project", "-p", help="Your default project.")] = "default",
     link: Annotated[
@@ -48,7 +52,7 @@ def login(
 ) -> None:
     """Save a server with its token as the current context; or with --link: log a browser in."""
     if link:
-        if url is not None or token is not None or name is not None:
+        if url is not None or token is not None or name is not None or provider is not None:
             raise typer.BadParameter(
                 "applies to the current server (or --context) and takes no URL", param_hint="--link"
             )
@@ -59,8 +63,10 @@ def login(
     from trainmaster.contexts import ServerAccess, load_contexts, local_server, save_contexts, with_server
 
     base, code = _parts_of(url)
+    if provider is not None and (token is not None or code is not None):
+        raise typer.BadParameter("give it, or a token or login link, not both", param_hint="--provider")
     _check_server(base)
-    text = _token_for(base, code, token)
+    text = _token_for(base, code, token) if provider is None else _token_by(base, provider)
     name = name or _name_of(base)
     local = local_server()
     home = local.home if local is not None and local.url == base else None
@@ -154,13 +160,54 @@ def _token_for(base: str, code: str | None, token: str | None) -> str:
         local = local_server()
         if local is not None and local.url == base and local.token:
             return local.token
+        others = _providers_note(base)
         if not output.is_interactive():
-            raise typer.BadParameter("give one, or `--token -` to read it from stdin", param_hint="--token")
+            raise typer.BadParameter(
+                f"give one, or `--token -` to read it from stdin{f'; {others}' if others else ''}", param_hint="--token"
+            )
+        if others:
+            output.note(f"Without a token {others}.", "dim")
         token = str(typer.prompt(f"Token for {base}", hide_input=True, err=True)).strip()
     if not token:
         raise typer.BadParameter("is empty", param_hint="--token")
     require_token(token, "--token")
     return token
+
+
+def _providers_note(base: str) -> str:
+    """How to log in without a token; empty without identity providers, or on a server that knows of none."""
+    from trainmaster.contexts import ServerAccess
+    from trainmaster.errors import TrainmasterError
+
+    try:
+        with session.client_of(ServerAccess(base), tries=1) as client:
+            names = [provider.name for provider in client.list_login_providers()]
+    except TrainmasterError:
+        return ""
+    return f"use `--provider {'` or `--provider '.join(names)}`" if names else ""
+
+
+def _token_by(base: str, provider: str) -> str:
+    """The token of a login in a browser, on this or another device; waits for it.
+
+    Raises:
+        Unauthenticated: the user refused, or took longer than the provider allows.
+    """
+    from trainmaster.contexts import ServerAccess
+
+    with session.client_of(ServerAccess(base)) as client:
+        started = client.start_device_login(provider)
+        output.note(f"Open {started.verification_uri} in a browser and enter the code:")
+        output.note(started.user_code, "bold")
+        if started.verification_uri_complete is not None:
+            output.note(f"Or open {started.verification_uri_complete}", "dim")
+        interval_s = started.interval_s
+        while True:  # the server ends it: the code expires
+            time.sleep(interval_s)  # noqa: TID251 (the command line is a boundary)
+            answer = client.poll_device_login(provider, started.device_code)
+            if answer.token is not None:
+                return answer.token.token
+            interval_s += answer.slow_down_s
 
 
 def _name_of(base: str) -> str:

@@ -9,9 +9,15 @@ from trainmaster.client.calls.build import params, path, typed, without_content
 from trainmaster.client.steps import Call
 from trainmaster.wire.admin import (
     CallerIdentity,
+    DeviceLogin,
+    DeviceLoginPoll,
+    DeviceLoginStarted,
     HealthView,
+    IdentityLink,
+    IdentityView,
     LoginCodeCreated,
     LoginExchange,
+    LoginProviderView,
     MemberSet,
     MemberView,
     NodeLabelsSet,
@@ -58,6 +64,23 @@ def exchange_login_code(code: str) -> Call[TokenCreated]:
 def create_login_code() -> Call[LoginCodeCreated]:
     """A one-time code for the caller: ``<server>/login?code=…`` logs in to the web interface."""
     return typed(LoginCodeCreated, "create_login_code", "POST", "/login/codes")
+
+
+def list_login_providers() -> Call[list[LoginProviderView]]:
+    """The identity providers by which users may log in; needs no token."""
+    return typed(list[LoginProviderView], "list_login_providers", "GET", "/login/providers")
+
+
+def start_device_login(provider: str) -> Call[DeviceLoginStarted]:
+    """Begin a login by the provider in a browser anywhere; needs no token."""
+    at = path("/login/providers/{provider}/device", provider=provider)
+    return typed(DeviceLoginStarted, "start_device_login", "POST", at)
+
+
+def poll_device_login(provider: str, device_code: str) -> Call[DeviceLogin]:
+    """The token of a login that ``start_device_login`` began, once the user has finished it."""
+    at = path("/login/providers/{provider}/token", provider=provider)
+    return typed(DeviceLogin, "poll_device_login", "POST", at, body=DeviceLoginPoll(device_code=device_code))
 
 
 def get_spec_schema() -> Call[dict[str, Any]]:
@@ -142,6 +165,23 @@ def list_users_page(*, limit: int | None = None, cursor: str | None = None) -> C
 
 def create_user(name: str, *, is_admin: bool = False) -> Call[UserView]:
     return typed(UserView, "create_user", "POST", "/users", body=UserCreate(name=name, is_admin=is_admin))
+
+
+def list_identities(user: str) -> Call[Page[IdentityView]]:
+    """All identities by which the user logs in, oldest first."""
+    return typed(Page[IdentityView], "list_identities", "GET", path("/users/{user}/identities", user=user))
+
+
+def link_identity(user: str, *, provider: str, subject: str) -> Call[IdentityView]:
+    """Let the provider's user ``subject`` (claim ``sub``) log in as ``user``; for platform admins."""
+    at = path("/users/{user}/identities", user=user)
+    return typed(IdentityView, "link_identity", "POST", at, body=IdentityLink(provider=provider, subject=subject))
+
+
+def unlink_identity(user: str, identity: str) -> Call[None]:
+    """Remove an identity, with what its groups gave; for platform admins."""
+    at = path("/users/{user}/identities/{identity}", user=user, identity=identity)
+    return without_content("unlink_identity", "DELETE", at)
 
 
 def update_user(user: str, *, is_admin: bool | None = None, is_disabled: bool | None = None) -> Call[UserView]:

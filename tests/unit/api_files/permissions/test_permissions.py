@@ -32,6 +32,7 @@ from core.db.tables import (
     PriceRow,
     RayJob,
     Secret,
+    UserIdentity,
     VertexResource,
 )
 from core.settings import Settings
@@ -141,6 +142,17 @@ ROUTES: dict[str, Case] = {
     "GET /api/v1/spec/schema": case(OPEN),
     "POST /api/v1/login/codes": case({**ANY_WRITER, "plain": 403}),
     "POST /api/v1/login": case(dict.fromkeys(PEOPLE, 401), json={"code": "no-code-of-ours"}),
+    "GET /api/v1/login/providers": case(OPEN),
+    # From no page of ours; then a provider that is not there, and a code that is none: whoever logs in there may.
+    "POST /api/v1/login/providers/{provider}": case(dict.fromkeys(PEOPLE, 403), json={}),
+    "POST /api/v1/login/providers/{provider}/session": case(dict.fromkeys(PEOPLE, 403), json={"state": "x"}),
+    "POST /api/v1/login/providers/{provider}/device": case(
+        dict.fromkeys(PEOPLE, 404), "/api/v1/login/providers/none/device"
+    ),
+    "POST /api/v1/login/providers/{provider}/token": case(dict.fromkeys(PEOPLE, 401), json={"device_code": "x"}),
+    "GET /api/v1/users/{user}/identities": case({**PLATFORM_ADMIN, "viewer": OK}),
+    "POST /api/v1/users/{user}/identities": case(PLATFORM_ADMIN, json={"provider": "lab", "subject": "s-2"}),
+    "DELETE /api/v1/users/{user}/identities/{identity}": case(PLATFORM_ADMIN),
     "GET /api/v1/me": case(ANY_READER),
     "GET /api/v1/health": case(OPEN),
     "GET /api/v1/live": case(OPEN),
@@ -193,6 +205,8 @@ FILLED = {
     "{token_id}": "token-of-member",
     "{reservation}": "reservation-1",
     "{price}": "price-1",
+    "{provider}": "lab",
+    "{identity}": "identity-1",
 }
 
 
@@ -263,6 +277,16 @@ def furnish(house: Any) -> None:
         )
         updated = {"updated_by": "user-root", "updated_at": house.now}
         session.add(BudgetRow(project_id="project-vision", micros_per_month=1, action="warn", **updated))
+        session.add(
+            UserIdentity(
+                id="identity-1",
+                user_id="user-viewer",
+                issuer="https://login.test",
+                subject="s-1",
+                provider="lab",
+                created_at=house.now,
+            )
+        )
         furnish_mlflow(session, house.now)
         furnish_serving(session, house.now)
         furnish_studies(session, house.now)
@@ -361,7 +385,13 @@ def make_stage(folder: Path, engine: Engine) -> Iterator[Any]:
     """One furnished house for all tests of the module."""
     conftest = importlib.import_module("tests.unit.api_files.conftest")
     (folder / "home").mkdir()
-    settings = Settings(home=folder / "home", secret_key=SecretStr("k" * 40), executor="fake", test_fake_executor=True)
+    settings = Settings(
+        home=folder / "home",
+        secret_key=SecretStr("k" * 40),
+        executor="fake",
+        test_fake_executor=True,
+        oidc_providers=SecretStr('[{"name": "lab", "issuer": "https://login.test", "client_id": "x"}]'),
+    )
     Base.metadata.create_all(engine)
     sessions = make_sessions(engine)
     wakeup = PlannerBell(sessions, lambda: house.now)

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -54,6 +55,40 @@ def test_login_by_a_one_time_link_keeps_the_token_it_gives(cli: Invoke, server: 
     assert server.bodies("POST", "/login") == [{"code": "abc"}]
     assert load_contexts().servers["here"].url == "http://127.0.0.1:8765"
     assert load_contexts().servers["here"].token == "tm_new"
+
+
+def test_login_by_a_provider_waits_for_another_devices_browser(
+    cli: Invoke, server: Any, problem: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr("trainmaster.cli.platform.access.time", SimpleNamespace(sleep=pauses.append))
+    token = {"id": "t", "user": "ann", "name": "login", "scopes": ["read"], "created_at": "2026-11-21T07:00:00Z"}
+    server.on("GET", "/health", HEALTH)
+    started = {"device_code": "d", "user_code": "AB-CD", "verification_uri": "https://login.test/device"}
+    server.on("POST", "/login/providers/lab/device", {**started, "expires_in_s": 600, "interval_s": 2})
+    done = {"token": {**token, "token": "tm_new"}}
+    server.on("POST", "/login/providers/lab/token", {"token": None}, {"token": None, "slow_down_s": 5}, done)
+    server.on("GET", "/me", {"user": "ann", "is_admin": False, "scopes": ["read"]})
+    made = cli("login", "http://lab:8765", "--provider", "lab", "--name", "lab")
+    assert made.exit_code == 0, made.output
+    assert "Open https://login.test/device in a browser and enter the code:\nAB-CD\n" in made.stderr
+    assert pauses == [2, 2, 7]
+    assert server.bodies("POST", "/login/providers/lab/token") == [{"device_code": "d"}] * 3
+    assert load_contexts().servers["lab"].token == "tm_new"
+    server.on("POST", "/login/providers/lab/token", problem(401, "unauthenticated", "The lab did not log you in."))
+    refused = cli("login", "http://lab:8765", "--provider", "lab", "--name", "other")
+    assert (refused.exit_code, "did not log you in" in refused.stderr) == (4, True)
+    assert "other" not in load_contexts().servers
+    for more in (["--token", "tm_x"], ["--link"]):
+        assert cli("login", "http://lab:8765", "--provider", "lab", *more).exit_code == 2
+
+
+def test_login_without_a_token_names_the_providers(cli: Invoke, server: Any) -> None:
+    server.on("GET", "/health", HEALTH)
+    server.on("GET", "/login/providers", [{"name": "lab", "label": "The lab"}, {"name": "staff", "label": "Staff"}])
+    done = cli("login", "http://lab:8765")
+    assert done.exit_code == 2
+    assert "use `--provider lab` or `--provider staff`" in " ".join(done.stderr.split())
 
 
 def test_a_bad_token_is_not_stored(cli: Invoke, server: Any, problem: Any) -> None:
