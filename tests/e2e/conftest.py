@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -128,6 +129,16 @@ def wait_until(condition: Any, *, within_s: float, what: str) -> Any:
         if time.monotonic() > deadline:
             pytest.fail(f"not within {within_s} s: {what}")
         time.sleep(0.3)  # a look costs the platform processor time, of which the jobs have little
+
+
+@pytest.fixture
+def tmp_path(tmp_path: Path) -> Path:
+    """Open to the users that jobs run as, where the platform runs as root."""
+    for path in tmp_path.parents:
+        if path.stat().st_uid == os.geteuid() and path.is_relative_to(tempfile.gettempdir()):
+            path.chmod(path.stat().st_mode | 0o011)
+    tmp_path.chmod(0o777)
+    return tmp_path
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ import os
 import resource
 import signal
 
-from trainmaster_runtime.process import syscalls
+from trainmaster_runtime.process import job_user, syscalls
 
 # The kernel, short of memory, takes the jobs before the platform (-1000 … 1000, 0 is the default).
 OOM_SCORE_ADJ = "500"
@@ -95,6 +95,7 @@ def _become(
             os.dup2(output, 1)
             os.dup2(output, 2)
             _restore_signals()
+            job_user.become_root()
             groups.join()
             if program.oom_score_adj is not None:
                 _set("/proc/self/oom_score_adj", program.oom_score_adj)
@@ -102,8 +103,9 @@ def _become(
             resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
             if view is not None:
                 view.enter()
+            job_user.become_user()
             os.chdir(program.cwd)
-            # Last, for entering a user namespace clears it.
+            # Last, for entering a user namespace and a change of the user clear it.
             syscalls.die_with_parent(signal.SIGKILL)
             if os.getppid() != parent:
                 os._exit(137)
