@@ -132,13 +132,11 @@ def wait_until(condition: Any, *, within_s: float, what: str) -> Any:
 
 
 @pytest.fixture
-def tmp_path(tmp_path: Path) -> Path:
-    """Open to the users that jobs run as, where the platform runs as root."""
-    for path in tmp_path.parents:
-        if path.stat().st_uid == os.geteuid() and path.is_relative_to(tempfile.gettempdir()):
-            path.chmod(path.stat().st_mode | 0o011)
-    tmp_path.chmod(0o777)
-    return tmp_path
+def tmp_path() -> Iterator[Path]:
+    """Open to the users that jobs run as: pytest closes its own folder whenever it is started."""
+    with tempfile.TemporaryDirectory(prefix="trainmaster-test-", ignore_cleanup_errors=True) as folder:
+        Path(folder).chmod(0o777)
+        yield Path(folder)
 
 
 @pytest.fixture(scope="session")

@@ -134,3 +134,34 @@ while not os.path.exists("/data/output/end"): time.sleep(0.1)
     }
     assert result["uid"] not in (0, path.stat().st_uid)
     assert path.parent.stat().st_mode & 0o007 == 0
+
+
+def test_members_use_files_as_before(home: Path, tenants: Any, platform: Any, tmp_path: Path) -> None:
+    """Downloads, uploads and deletions by the API, another project's folder by membership, and a shared volume."""
+    alice, bob = tenants
+    code = "open('/data/output/made.txt', 'w').write('made'); open('/data/all/shared.txt', 'a').write('x')"
+    shared = {"volume": "data", "at": "/data/all", "read_only": False}
+    first = alice.run("maker", python(code), mounts=[shared])
+    alice.client.download_file(first.id, "made.txt", tmp_path / "made.txt")
+    assert (tmp_path / "made.txt").read_text() == "made"
+
+    output = output_of(home, first)
+    platform.client.set_member(alice.project, "bob", "member")
+    theirs = {"volume": "output", "path": str(output.relative_to(home / "output")), "at": "/data/theirs"}
+    code = """
+print(open("/data/theirs/made.txt").read())
+open("/data/theirs/added.txt", "w").write("by bob")
+open("/data/all/shared.txt", "a").write("y")
+"""
+    second = bob.run("taker", python(code), mounts=[{**theirs, "read_only": False}, shared])
+    assert (home / "data/shared.txt").read_text() == "xy"
+    added = (output / "added.txt").stat()
+    assert added.st_uid == output_of(home, second).stat().st_uid != output.stat().st_uid == added.st_gid
+
+    read = python("print(open('/data/theirs/added.txt').read()); open('/data/theirs/made.txt', 'w')")
+    third = bob.client.wait_for_job(
+        bob.submit("reader", read, mounts=[{**theirs, "read_only": True}]).id, timeout_s=120
+    )
+    assert third.state == "failed"
+    alice.client.delete_job(first.id, files=True)
+    assert not output.exists()

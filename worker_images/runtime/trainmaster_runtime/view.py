@@ -118,7 +118,9 @@ def _plan(order: RuntimeOrder, work: str) -> _Node:
             raise ViewFailed("%s: what is to be mounted there does not exist on this node." % mount.target)
         places.append((_resolve(mount), os.path.realpath(mount.source)))
         _add(root, *places[-1], mount.read_only)
-    closed = [] if order.uid is None else closed_folders(order.needed_paths)
+    # Jobs' own users pass through folders such as /root only where nothing else is shown in them.
+    shown = [*order.needed_paths, *(mount.target for mount in order.mounts if not _is_below(mount.target, [WORK]))]
+    closed = [] if order.uid is None else closed_folders(shown)
     for path in dict.fromkeys([*closed, *order.hidden]):
         _hide(root, os.path.realpath(path), places, order.needed_paths)
     if order.uid is not None and _can_hide_processes():
@@ -140,7 +142,7 @@ def closed_folders(paths: list[str]) -> list[str]:
     for path in paths:
         names = os.path.realpath(path).split("/")[1:-1]
         folders = ["/" + "/".join(names[: end + 1]) for end in range(len(names))]
-        closed += [folder for folder in folders if not os.stat(folder).st_mode & stat.S_IXOTH][:1]
+        closed += [f for f in folders if os.path.isdir(f) and not os.stat(f).st_mode & stat.S_IXOTH][:1]
     return list(dict.fromkeys(closed))
 
 

@@ -23,7 +23,7 @@ from core.domain.contracts import mlflow, render
 from core.domain.errors import ExecutorRefused, ExecutorTryAgain, TrainmasterError, Unavailable
 from core.domain.jobs.layout import Layout, Ports, ReplicaAddress
 from core.domain.sharing.resources import gang_of
-from core.job_users import FOLDER_MODE, FolderOwners
+from core.job_users import FolderOwners
 from core.storage.archives import ArchiveStore
 from core.storage.tree import LeavesVolume, has_lasting_inodes
 from core.storage.volumes import boundaries_of, find_place, grant_prefixes, make_place, split_location, tree_of
@@ -212,7 +212,6 @@ def check_paths(control: ControlContext, order_context: OrderContext) -> dict[tu
     if spec.input is not None:
         places.append(("input", *split_location(spec.input, field="input")))
     places += [(f"mounts.{number}", mount.volume, mount.path) for number, mount in enumerate(spec.mounts)]
-    writable = {(mount.volume, mount.path) for mount in spec.mounts if not mount.read_only}
     if layers := _layer_folder(control, order_context):
         shared, path = layers
         if shared.root is not None:
@@ -230,9 +229,6 @@ def check_paths(control: ControlContext, order_context: OrderContext) -> dict[tu
             continue
         try:
             boundaries = boundaries_of(path, volume.prefixes, is_shared=name == control.default_volume)
-            if order_context.owners is not None and (name, path) in writable and path:
-                # The runtime makes nothing in folders that other jobs write to.
-                make_place(tree_of(volume), path, boundaries, order_context.owners.of(name, path), FOLDER_MODE)
             found = find_place(tree_of(volume), path, boundaries)
             if has_lasting_inodes(found.device):
                 inodes[name, path] = found.inode

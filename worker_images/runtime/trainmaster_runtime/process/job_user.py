@@ -12,11 +12,11 @@ import os
 import stat
 from contextlib import contextmanager
 
-from trainmaster_runtime.process import seccomp, syscalls
+from trainmaster_runtime.process import syscalls
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Iterator
+    from typing import Callable, Iterator
 
     from trainmaster_runtime.order import RuntimeOrder
 
@@ -25,11 +25,15 @@ _UMASK = 0o007
 _FILES_LIMIT = 1_000_000
 
 _user: int | None = None  # of this runtime's job
+_install_filter: Callable[[], None]
 
 
 def write_as(uid: int, groups: list[int]) -> None:
     """From now on this process, with all threads that it starts, writes as ``uid`` and its group of the same number."""
-    global _user  # noqa: PLW0603 - credentials are the process's, too
+    global _user, _install_filter  # noqa: PLW0603 - credentials are the process's, too
+    from trainmaster_runtime.process import seccomp  # of the few that need it
+
+    _install_filter = seccomp.install
     os.setgroups(groups)
     os.umask(_UMASK)
     _user = uid
@@ -64,7 +68,7 @@ def become_user() -> None:
     os.setresgid(_user, _user, _user)
     os.setresuid(_user, _user, _user)
     syscalls.forbid_new_rights()
-    seccomp.install()
+    _install_filter()
 
 
 def check_owner(fd: int) -> None:

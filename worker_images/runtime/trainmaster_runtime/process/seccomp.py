@@ -85,9 +85,9 @@ def program(machine: str) -> list[tuple[int, int, int, int]]:
     if machine not in _MACHINES:
         return []
     column, architecture = _MACHINES[machine]
-    refused = sorted(numbers[column] for numbers in _REFUSED.values() if numbers[column] is not None)
+    refused = [number for number in (numbers[column] for numbers in _REFUSED.values()) if number is not None]
     # (code, operand, label if true, label if false); None: the next one.
-    steps = [
+    steps: list[tuple[int, int, str | None, str | None]] = [
         (_LOAD, _ARCHITECTURE, None, None),
         (_EQUAL, architecture, None, "unknown"),
         (_LOAD, _NUMBER, None, None),
@@ -107,9 +107,13 @@ def program(machine: str) -> list[tuple[int, int, int, int]]:
         (_RETURN, _ERRNO | errno.ENOSYS, None, None),
     ]
     return [
-        (code, *(0 if label is None else labels[label] - at - 1 for label in (if_true, if_false)), operand)
+        (code, _jump(labels, if_true, at), _jump(labels, if_false, at), operand)
         for at, (code, operand, if_true, if_false) in enumerate(steps)
     ]
+
+
+def _jump(labels: dict[str, int], label: str | None, at: int) -> int:
+    return 0 if label is None else labels[label] - at - 1
 
 
 def install() -> None:
