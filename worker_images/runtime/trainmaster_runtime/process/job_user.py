@@ -67,7 +67,7 @@ def become_user() -> None:
     os.umask(_UMASK)
     os.setresgid(_user, _user, _user)
     os.setresuid(_user, _user, _user)
-    syscalls.forbid_new_rights()
+    syscalls.disable_new_privileges()
     _install_filter()
 
 
@@ -79,7 +79,7 @@ def check_owner(fd: int) -> None:
 
 def _leave_root() -> None:
     syscalls.set_file_user(_user or 0)
-    syscalls.raise_right(syscalls.CAP_DAC_READ_SEARCH)
+    syscalls.enable_reading()
 
 
 def give_folders(order: RuntimeOrder) -> None:

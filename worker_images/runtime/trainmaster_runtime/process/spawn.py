@@ -15,9 +15,8 @@ _HOW_ENDS = "\0"
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import NoReturn
+    from typing import Callable, NoReturn
 
-    from trainmaster_runtime.cgroups import Groups
     from trainmaster_runtime.order import UserProgram
     from trainmaster_runtime.view import View
     from trainmaster_runtime.warm.child import RunnableProgram, WarmFork
@@ -42,7 +41,12 @@ def argv_of(command: list[str] | str, args: list[str]) -> list[str]:
 
 
 def spawn(
-    program: UserProgram, *, output: int, view: View | None, groups: Groups, warm: WarmFork | None = None
+    program: UserProgram,
+    *,
+    output: int,
+    view: View | None,
+    join_groups: Callable[[], None],
+    warm: WarmFork | None = None,
 ) -> tuple[int, int]:
     """Fork and execute; stdout and stderr go to ``output``. Returns ``(pid, fd)``.
 
@@ -56,7 +60,7 @@ def spawn(
     parent = os.getpid()
     pid = os.fork()
     if pid == 0:
-        _become(program, output, view, groups, failure_write, parent, warm)
+        _become(program, output, view, join_groups, failure_write, parent, warm)
     os.close(failure_write)
     return pid, failure_read
 
@@ -81,7 +85,7 @@ def _become(
     program: UserProgram,
     output: int,
     view: View | None,
-    groups: Groups,
+    join_groups: Callable[[], None],
     failure_write: int,
     parent: int,
     warm: WarmFork | None,
@@ -96,7 +100,7 @@ def _become(
             os.dup2(output, 2)
             _restore_signals()
             job_user.become_root()
-            groups.join()
+            join_groups()
             if program.oom_score_adj is not None:
                 _set("/proc/self/oom_score_adj", program.oom_score_adj)
             # Cores of a training process are as large as its memory and would fill the disk; the hard limit stays.

@@ -22,8 +22,7 @@ _FALLOC_FL_KEEP_SIZE = 0x1
 _FALLOC_FL_PUNCH_HOLE = 0x2
 _Offset = ctypes.c_long  # off_t of 64 bit systems
 
-CAP_DAC_READ_SEARCH = 2
-
+_CAP_DAC_READ_SEARCH = 2
 _PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
@@ -124,16 +123,16 @@ def drop_rights() -> None:
     _call(_libc.capset, ctypes.byref(header), ctypes.byref(none))
 
 
-def raise_right(capability: int) -> None:
-    """Make a permitted capability of this thread effective."""
+def enable_reading() -> None:
+    """Let this thread read all files, if that is permitted to it, whoever it opens them as."""
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
     rights = (ctypes.c_uint32 * 6)()  # effective, permitted, inheritable of the first 32; the same of the others
     _call(_libc.capget, ctypes.byref(header), ctypes.byref(rights))
-    rights[0] |= rights[1] & (1 << capability)
+    rights[0] |= rights[1] & (1 << _CAP_DAC_READ_SEARCH)
     _call(_libc.capset, ctypes.byref(header), ctypes.byref(rights))
 
 
-def forbid_new_rights() -> None:
+def disable_new_privileges() -> None:
     """No program that this process executes gets more rights than it has, as by its set-user-id bit."""
     _call(_libc.prctl, _PR_SET_NO_NEW_PRIVS, ctypes.c_ulong(1), 0, 0, 0)
 
