@@ -67,7 +67,7 @@ def become_user() -> None:
     os.umask(_UMASK)
     os.setresgid(_user, _user, _user)
     os.setresuid(_user, _user, _user)
-    syscalls.disable_new_privileges()
+    syscalls.refuse_new_rights()
     _install_filter()
 
 
@@ -79,7 +79,7 @@ def check_owner(fd: int) -> None:
 
 def _leave_root() -> None:
     syscalls.set_file_user(_user or 0)
-    syscalls.enable_reading()
+    syscalls.allow_reading()
 
 
 def give_folders(order: RuntimeOrder) -> None:

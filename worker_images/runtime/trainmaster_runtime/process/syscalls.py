@@ -123,7 +123,7 @@ def drop_rights() -> None:
     _call(_libc.capset, ctypes.byref(header), ctypes.byref(none))
 
 
-def enable_reading() -> None:
+def allow_reading() -> None:
     """Let this thread read all files, if that is permitted to it, whoever it opens them as."""
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
     rights = (ctypes.c_uint32 * 6)()  # effective, permitted, inheritable of the first 32; the same of the others
@@ -132,7 +132,7 @@ def enable_reading() -> None:
     _call(_libc.capset, ctypes.byref(header), ctypes.byref(rights))
 
 
-def disable_new_privileges() -> None:
+def refuse_new_rights() -> None:
     """No program that this process executes gets more rights than it has, as by its set-user-id bit."""
     _call(_libc.prctl, _PR_SET_NO_NEW_PRIVS, ctypes.c_ulong(1), 0, 0, 0)
 
