@@ -79,7 +79,7 @@ def check_owner(fd: int) -> None:
 
 def _leave_root() -> None:
     syscalls.set_file_user(_user or 0)
-    syscalls.allow_reading()
+    syscalls.read_as_root()
 
 
 def give_folders(order: RuntimeOrder) -> None:

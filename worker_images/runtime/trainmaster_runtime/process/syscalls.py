@@ -123,7 +123,7 @@ def drop_rights() -> None:
     _call(_libc.capset, ctypes.byref(header), ctypes.byref(none))
 
 
-def allow_reading() -> None:
+def read_as_root() -> None:
     """Let this thread read all files, if that is permitted to it, whoever it opens them as."""
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
     rights = (ctypes.c_uint32 * 6)()  # effective, permitted, inheritable of the first 32; the same of the others

@@ -164,7 +164,7 @@ def _preload(parent: PreloadedParent, memory_bytes: int, uid: int | None) -> Non
     if uid is not None:
         # What libraries write into the home of the project, they write as its user.
         syscalls.set_file_user(uid)
-        syscalls.allow_reading()
+        syscalls.read_as_root()
     for name in _MODULES[parent.framework]:
         importlib.import_module(name)
     if uid is not None:
