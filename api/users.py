@@ -13,6 +13,7 @@ from api.http.routing import new_router
 from core.db.tables import Membership, User, UserIdentity
 from core.domain.errors import Conflict, NotFound
 from core.ids import new_id
+from core.job_users import refusal_of_users
 
 router = new_router("users", "/users")
 
@@ -31,7 +32,13 @@ def list_users(caller: Reader, context: AppContextDep, page: PageParams) -> Page
 
 @router.post("", operation_id="create_user", summary="Create a user", status_code=201)
 def create_user(body: UserCreate, caller: PlatformAdmin, context: AppContextDep) -> UserView:
-    """The user logs in with a token that an admin creates: `POST /tokens` with `user`."""
+    """The user logs in with a token that an admin creates: `POST /tokens` with `user`.
+
+    Refused where all jobs run as one user of the machine: plain processes of a platform that was not started as root.
+    """
+    refusal = refusal_of_users(context.settings)
+    if refusal is not None:
+        raise Conflict(refusal)
     with context.write() as work:
         user = User(id=new_id("user"), name=body.name, is_admin=body.is_admin, created_at=work.now)
         work.add_unique(user, f"User {body.name!r} already exists; choose another name.")

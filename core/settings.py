@@ -57,6 +57,17 @@ class Settings(BaseSettings):
         "data, folders under home.",
     )
     process_port_range: str = Field(default="20000-29999", description="Ports for gangs in process mode.")
+    job_uids: str = Field(
+        default="200000-265535",
+        pattern=r"^[1-9][0-9]{3,9}-[1-9][0-9]{3,9}$",
+        description="User ids of plain processes where the platform runs as root: one for each project. Not to be "
+        "changed later, as the projects' files belong to them.",
+    )
+    shared_trust: bool = Field(
+        default=False,
+        description="Allows several users where their plain processes cannot run as users of their own: each can read "
+        "and end the others' jobs, and read the platform's data.",
+    )
     warm_parents: int = Field(
         default=2,
         ge=0,
@@ -236,6 +247,14 @@ class Settings(BaseSettings):
         first, _, last = value.partition("-")
         if not (first.isdigit() and last.isdigit() and 1024 <= int(first) <= int(last) <= 65535):
             raise ValueError("write two ports between 1024 and 65535, like 20000-29999")
+        return value
+
+    @field_validator("job_uids")
+    @classmethod
+    def _uid_range(cls, value: str) -> str:
+        first, _, last = value.partition("-")
+        if not 1000 < int(first) < int(last) < 2**31:
+            raise ValueError("write the first and the last user id, like 200000-265535")
         return value
 
     @model_validator(mode="after")

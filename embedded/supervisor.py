@@ -30,6 +30,7 @@ from core.db.repositories.events import append_event
 from core.db.tables import Attempt, Job, Lease
 from core.domain.errors import TrainmasterError
 from core.domain.jobs.states import AttemptState
+from core.job_users import describe
 from core.settings import FIRST_FOLDERS, BadSettings, Settings, read_settings
 from core.worker_packages import RUNTIME, PackageMissing, demand_package, missing_pages
 from embedded.child import Child, rotate
@@ -100,6 +101,7 @@ class Supervisor:
         listeners += more
         env = self._child_env(port, url, replica_url)
         settings = _settings(env)
+        job_users = _describe_job_users(settings)
         self._enter(_MIGRATING)
         _migrate(env, self.home)
         if self._stopping:
@@ -123,6 +125,7 @@ class Supervisor:
                 "version": _version(),
                 "login_url": login_url,
                 "adopted": adopted,
+                "job_users": job_users,
                 "warnings": [] if no_pages is None else [no_pages],
             }
             write_up_file(self.home, facts)
@@ -274,6 +277,13 @@ def _settings(env: dict[str, str]) -> Settings:
     os.environ.update(env)
     try:
         return read_settings()
+    except BadSettings as error:
+        raise CannotStart(str(error)) from error
+
+
+def _describe_job_users(settings: Settings) -> str | None:
+    try:
+        return describe(settings)
     except BadSettings as error:
         raise CannotStart(str(error)) from error
 

@@ -76,7 +76,8 @@ class MountOrder:
     """``source``: the folder as a path on the node, for drivers that mount paths; it means nothing, and may be
     empty, where ``volume`` is of a kind that only the engine can mount (pvc, csi). ``volume``: the same for drivers
     that mount volumes. ``inode``: the folder's inode number when the platform checked it, where that identifies it; a
-    driver that mounts paths has it compared with what was mounted.
+    driver that mounts paths has it compared with what was mounted. ``owner``: (uid, gid) of the folder's content, where
+    projects have user ids of their own and the folder is the platform's: an earlier version left it to root.
     """
 
     source: str
@@ -84,6 +85,7 @@ class MountOrder:
     read_only: bool
     volume: VolumeSource | None = None
     inode: int | None = None
+    owner: tuple[int, int] | None = None
 
     @property
     def kind(self) -> str:
@@ -112,6 +114,9 @@ class ReplicaOrder:
     request: ResourceRequest
     image: str | None = None
     project: str = ""  # the project's name
+    # The project's user id, for drivers that start plain processes as root; None: they run as the platform's user.
+    uid: int | None = None
+    groups: tuple[int, ...] = ()  # of folders that the project was granted
     database_id: str = ""  # of the database that knows the attempt; drivers mark what they make with it
     code_digest: str | None = None
     # The Python of the command, as the spec's `environment` writes it; empty: the one on the path.

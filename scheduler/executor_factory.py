@@ -14,6 +14,7 @@ from sqlalchemy import select
 from core.db.engine import SessionFactory, unit_of_work
 from core.db.tables import Volume
 from core.domain.errors import ExecutorRefused, ExecutorTryAgain
+from core.job_users import JobUsers, find_job_users
 from core.settings import BadSettings, Settings
 from core.worker_packages import RUNTIME, PackageMissing, demand_package
 from executors.base import Executor, VolumeSource
@@ -23,10 +24,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ExecutorSetup:
-    """A driver and the interval of its polling: ``None`` where polling is too expensive."""
+    """A driver and the interval of its polling: ``None`` where polling is too expensive. ``job_users``: whose user ids
+    it starts the projects' plain processes with.
+    """
 
     executor: Executor
     watch_every: timedelta | None
+    job_users: JobUsers | None = None
 
 
 def make_executor(settings: Settings) -> ExecutorSetup:
@@ -53,7 +57,12 @@ def make_executor(settings: Settings) -> ExecutorSetup:
                 warm=WarmLimits(settings.warm_parents, settings.warm_parent_memory_bytes, settings.warm_idle_s),
             )
             # Polling reads one small file per replica. With inotify it only makes up for lost hints.
-            return ExecutorSetup(driver, timedelta(milliseconds=1_000 if driver.listen() else 150))
+            users = find_job_users(settings)
+            return ExecutorSetup(
+                driver,
+                timedelta(milliseconds=1_000 if driver.listen() else 150),
+                users if isinstance(users, JobUsers) else None,
+            )
         case "fake":
             from executors.fake import FakeEngine, FakeExecutor
 

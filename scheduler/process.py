@@ -95,6 +95,7 @@ class SchedulerProcess:
             create_at_once=_CREATE_AT_ONCE,
             default_volume=settings.default_volume,
             output_owner=settings.folder_owner,
+            job_users=setup.job_users,
         )
         self.reconciler = Reconciler(self.control)
         self.ticker = Ticker(self.control)

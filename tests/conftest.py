@@ -40,6 +40,9 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("any machine")
 
+# Tests with several users are about their rights, not about whom their processes run as on this machine.
+os.environ.setdefault("TRAINMASTER_SHARED_TRUST", "1")
+
 # An engine keeps the SQL that it compiled, and to compile a test's statements takes longer than to run them.
 engine_of = cache(make_engine)
 

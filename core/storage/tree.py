@@ -193,7 +193,7 @@ class Tree:
     @contextmanager
     def new_file(self, path: str, *, replaces: bool = True) -> Iterator[int]:
         """A descriptor to write the file ``path``, which is published atomically when the block ends well, replacing an
-        earlier one. Missing folders are created. The owner is that of the tree's top.
+        earlier one. Missing folders are created. The owner is that of the folder in which something is created.
 
         Without ``replaces`` it raises ``FileExistsError`` at the block's end if the path exists.
         """
@@ -238,13 +238,22 @@ class Tree:
         names = split_path(path)
         if not names:
             raise InvalidRequest("path is missing: name the file.", field="path")
-        with self.open_folder() as top:
-            status = os.fstat(top)
         # Only root may chown; no other user needs to.
-        owner = (status.st_uid, status.st_gid) if os.geteuid() == 0 else None
+        owner = self._owner_above(names[:-1]) if os.geteuid() == 0 else None
         self.make_folder("/".join(names[:-1]), owner=owner)
         with self.open_folder("/".join(names[:-1])) as folder:
             yield folder, names[-1], owner
+
+    def _owner_above(self, names: tuple[str, ...]) -> tuple[int, int]:
+        """(uid, gid) of the innermost of these folders that exists."""
+        try:
+            with self.open_folder("/".join(names)) as folder:
+                status = os.fstat(folder)
+                return (status.st_uid, status.st_gid)
+        except NotFound:
+            if not names:
+                raise
+            return self._owner_above(names[:-1])
 
     def delete(self, path: str) -> None:
         """Remove a file, a link or a whole folder; links inside are removed, never followed. Idempotent.
@@ -420,7 +429,8 @@ def _make(folder: int, name: str, *, mode: int, owner: tuple[int, int] | None) -
     try:
         if owner is not None:
             os.fchown(fd, *owner)
-        os.fchmod(fd, mode)
+        # Where new files get their folder's group, folders in it do the same.
+        os.fchmod(fd, mode | (os.fstat(folder).st_mode & stat.S_ISGID))
     finally:
         os.close(fd)
     return True

@@ -111,16 +111,18 @@ def find_place(tree: Tree, path: str, boundaries: Sequence[str]) -> TreeEntry:
     return tree.stat(rest)
 
 
-def make_place(tree: Tree, path: str, boundaries: Sequence[str], owner: tuple[int, int] | None = None) -> None:
-    """Create the folder ``path``, by the same rule about links. ``owner``: as in ``Tree.make_folder``, except for the
-    innermost boundary, such as a project's own folder, which stays the platform's.
+def make_place(
+    tree: Tree, path: str, boundaries: Sequence[str], owner: tuple[int, int] | None = None, mode: int = 0o775
+) -> None:
+    """Create the folder ``path``, by the same rule about links. ``owner``, ``mode``: as in ``Tree.make_folder``, except
+    for the innermost boundary, such as a project's own folder, which stays the platform's.
     """
     if not boundaries or boundaries[-1] == path:
-        tree.make_folder(path, owner=owner)
+        tree.make_folder(path, owner=owner, mode=mode)
         return
     tree.make_folder(boundaries[-1])
     tree, rest = confined(tree, path, boundaries)
-    tree.make_folder(rest, owner=owner)
+    tree.make_folder(rest, owner=owner, mode=mode)
 
 
 def grant_prefixes(session: Session, volumes: Collection[str]) -> dict[str, list[str]]:

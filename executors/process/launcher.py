@@ -62,8 +62,9 @@ class RuntimeLauncher:
     def needed_paths(self) -> list[str]:
         """The Python, all of its environment (<prefix>/bin/python), the runtime with its hook, and the library."""
         library = [] if self.library is None else [str(self.library)]
-        prefix = Path(self._python).parents[1]
-        return [os.path.realpath(self._python), self._python, str(prefix), str(self._runtime), *library]
+        prefix, real = Path(self._python).parents[1], os.path.realpath(self._python)
+        # The standard library of a virtual environment lies next to the real interpreter.
+        return [real, str(Path(real).parents[1]), self._python, str(prefix), str(self._runtime), *library]
 
     def start(self, folder: Path, order: ReplicaOrder, lock: int) -> bool:
         """Start the runtime; it gets the lock and goes on when this process dies.

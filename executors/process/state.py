@@ -51,14 +51,22 @@ def render_order(
         build_settings: fields of an environment with requirements.
     """
     fields = order_fields(order, view=view, command=order.command or (), log_limit_bytes=log_limit_bytes)
+    owners = {mount.target: mount.owner for mount in order.mounts}
+    home_owner = None if order.uid is None else (order.uid, order.uid)
     fields["mounts"] = [
-        *(mount for mount in fields["mounts"] if mount["target"] != ENVIRONMENTS),  # the machine has its own
-        {"source": home, "target": home, "read_only": False},
+        *(
+            {**mount, "owner": owners[mount["target"]]}
+            for mount in fields["mounts"]
+            if mount["target"] != ENVIRONMENTS  # the machine has its own
+        ),
+        {"source": home, "target": home, "read_only": False, "owner": home_owner},
     ]
     if fields["environment"].get("requirements"):
         fields["environment"] |= build_settings
     return {
         **fields,
+        "uid": order.uid,
+        "groups": list(order.groups),
         "api_file": api_file,
         "library": None if library is None else str(library),
         "use_cgroups": use_cgroups,

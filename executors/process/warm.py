@@ -110,6 +110,11 @@ class WarmStarts:
         if python is None or any(_OWN.search(value) for value in (python, *import_env.values())):
             return None
         parent_config: dict[str, Any] = {"python": python, "argv0": words[0], "env": import_env, "names": IMPORT_ENV}
+        if order.uid is not None:
+            # A parent is root's, so nothing that its imports go by may be a job's.
+            if any(name.startswith((*IMPORT_ENV, "PATH")) for name in order.job_variables) or not _is_roots(python):
+                return None
+            parent_config["uid"] = order.uid
         key = _digest([parent_config, _inherited(), str(self._standby)])
         parent_config |= {
             "parents": self._limits.parents,
@@ -209,6 +214,16 @@ def _plain_words(command: Sequence[str] | str | None) -> Sequence[str] | None:
 def _find(name: str, path: str) -> str | None:
     candidates = [name] if "/" in name else [f"{folder or '.'}/{name}" for folder in path.split(":")]
     return next((c for c in candidates if c.startswith("/") and os.access(c, os.X_OK)), None)
+
+
+def _is_roots(path: str) -> bool:
+    """Whether no other user can put another file there, by the path as it is and behind its links."""
+    for name in (Path(path), Path(path).resolve()):
+        for place in (name, *name.parents):
+            status = place.lstat()
+            if status.st_uid != 0 or (status.st_mode & 0o022 and not place.is_symlink()):
+                return False
+    return True
 
 
 def _inherited() -> list[Any]:

@@ -1,7 +1,7 @@
 """Nodes that are cordoned in the engine, as by kubectl.
 
 Revision ID: 0043
-Revises: 0040
+Revises: 0042
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0043"
-down_revision = "0040"
+down_revision = "0042"
 branch_labels = None
 depends_on = None
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from core.db.engine import SessionFactory
 from core.ids import new_id
+from core.job_users import JobUsers
 from core.wakeups import Wakeup
 from executors.base import ChangesWorlds, Executor
 
@@ -22,7 +23,8 @@ class ControlContext:
     tokens and opens secrets. ``node_grace``: how long a node may be gone before its replicas count as lost.
     ``create_at_once``: replicas of one gang that are created in parallel. ``default_volume``: the volume with the
     projects' own folders. ``region``: the region that jobs are told. ``output_owner``: (uid, gid) of output folders,
-    where jobs run as another user than the control plane. ``make_id``: makes the ids of all rows that the control loop
+    where jobs run as another user than the control plane; ``job_users``: where each project has its own.
+    ``make_id``: makes the ids of all rows that the control loop
     adds. ``make_pool``: makes the thread pools of parallel passes and creations, with the arguments of
     ``ThreadPoolExecutor``. ``can_change_worlds``: whether the executor can; determined once, as every reconcile pass
     needs it.
@@ -42,6 +44,7 @@ class ControlContext:
     default_volume: str = "output"
     region: str = "local"
     output_owner: tuple[int, int] | None = None
+    job_users: JobUsers | None = None
     make_id: Callable[[str], str] = new_id
     make_pool: Callable[..., futures.Executor] = futures.ThreadPoolExecutor
     can_change_worlds: bool = field(init=False, repr=False)

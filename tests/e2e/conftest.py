@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -128,6 +129,14 @@ def wait_until(condition: Any, *, within_s: float, what: str) -> Any:
         if time.monotonic() > deadline:
             pytest.fail(f"not within {within_s} s: {what}")
         time.sleep(0.3)  # a look costs the platform processor time, of which the jobs have little
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """Open to the users that jobs run as: pytest closes its own folder whenever it is started."""
+    with tempfile.TemporaryDirectory(prefix="trainmaster-test-", ignore_cleanup_errors=True) as folder:
+        Path(folder).chmod(0o777)
+        yield Path(folder)
 
 
 @pytest.fixture(scope="session")

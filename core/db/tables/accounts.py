@@ -83,6 +83,8 @@ class Project(Base):
     weight: Mapped[float] = mapped_column(Float, default=1.0)
     quota: Mapped[dict[str, Any]] = mapped_column(default=dict)  # format: core.domain.sharing.quota
     max_priority: Mapped[int | None] = mapped_column(Integer)  # the largest priority of its jobs
+    # Its jobs' user id is so much above the first of the range; from the first job on, see core.job_users.
+    uid_offset: Mapped[int | None] = mapped_column(Integer, unique=True)
     created_at: Mapped[datetime]
     deleted_at: Mapped[datetime | None]
 

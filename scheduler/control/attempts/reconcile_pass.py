@@ -395,7 +395,9 @@ class ReconcilePass:
         found: OrderInputs = yield LoadOrderInputs(job)
         if isinstance(found.secrets, TrainmasterError):
             raise ExecutorRefused(f"secrets: {found.secrets.sentence}") from found.secrets
-        order_context = OrderContext(job, self.rows.attempt, found.volumes, found.secrets, found.database_id)
+        order_context = OrderContext(
+            job, self.rows.attempt, found.volumes, found.secrets, found.database_id, owners=found.owners
+        )
         return replace(order_context, inodes=check_paths(self.control, order_context))
 
     def _retry_later(self, why: str, after_s: float | None = None) -> Effects[ReconcileResult]:

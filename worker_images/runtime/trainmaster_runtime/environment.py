@@ -24,8 +24,8 @@ from contextlib import contextmanager
 
 from trainmaster_runtime import clock, layer
 from trainmaster_runtime.order import OrderMount
-from trainmaster_runtime.process import syscalls
-from trainmaster_runtime.view import Builder, ViewRefused
+from trainmaster_runtime.process import job_user, syscalls
+from trainmaster_runtime.view import Builder, ViewRefused, closed_folders
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -121,6 +121,11 @@ def _shown(order: RuntimeOrder, path: str, field: str) -> str:
                 "environment.%s: %s lies in the platform's own folder, which jobs do not see; name one outside of it."
                 % (field, path)
             )
+    if order.uid is not None and field != "python" and (closed := closed_folders([path + "/bin"])):
+        raise EnvironmentRefused(
+            "environment.%s: %s lies in %s, which only its owner may enter; make it in a folder that all users may "
+            "read, such as /opt." % (field, path, closed[0])
+        )
     return path
 
 
@@ -208,8 +213,15 @@ class LayerStore:
         self._check_stop = check_stop
         self._wanted = order.environment
         # Real, for a layer does not work under another name; a job's own view shows it at the same place.
-        os.makedirs(self._wanted["store"], mode=0o700, exist_ok=True)
-        self._store = os.path.realpath(self._wanted["store"])
+        store = self._wanted["store"] + ("" if order.uid is None else "/%d" % order.uid)
+        # What packages' code may write to while they are built: with user ids, nothing that root relies on.
+        built = store + ("" if order.uid is None else "/built")
+        with job_user.as_root():
+            os.makedirs(built, mode=0o700, exist_ok=True)
+            if order.uid is not None:
+                os.chown(built, order.uid, order.uid, follow_symlinks=False)
+        self._store = os.path.realpath(store)
+        self._built = os.path.realpath(built)
         self._view: View | None = None
         self._lines: list[str] = []
 
@@ -219,7 +231,7 @@ class LayerStore:
         self._open_view()
         facts = self._inspect(base)
         digest = self._digest(facts)
-        folder = self._store + "/" + digest
+        folder = self._built + "/" + digest
         self._lock(digest, lambda: self._build(folder, base, facts))
         own = CommandPython(folder + "/bin/python", {"VIRTUAL_ENV": folder})
         own.folders += python.folders if python is not None else []
@@ -231,16 +243,19 @@ class LayerStore:
         if self._order.view != "private":
             return
         order = copy.copy(self._order)
-        order.mounts = [OrderMount(self._store, self._store, False)]
+        order.mounts = [OrderMount(self._built, self._built, False)]
         order.shm_bytes = None
         own = os.path.dirname(os.path.abspath(__file__))
-        order.needed_paths = [*order.needed_paths, *filter(None, (own, self._wanted.get("uv")))]
+        order.needed_paths = [*order.needed_paths, *filter(None, (own, self._wanted.get("uv"), _uv_settings()))]
         work, staging = self._state.file("environment"), self._state.file("root")
-        for path in (work, staging):
-            os.makedirs(path, mode=0o700, exist_ok=True)
+        with job_user.as_root():
+            for path in (work, staging):
+                os.makedirs(path, mode=0o700, exist_ok=True)
         try:
             self._view = Builder(order, work, staging).finish()
-        except ViewRefused:
+        except ViewRefused as error:
+            if order.uid is not None:
+                raise EnvironmentRefused("There is no view of the file system to build it in: %s." % error) from error
             self._view = None  # then nothing is hidden from the job either, as its log says
 
     def _inspect(self, base: str) -> dict[str, Any]:
@@ -264,7 +279,8 @@ class LayerStore:
     def _lock(self, digest: str, build: Callable[[], None]) -> None:
         """Return with a shared lock on a complete layer; the first of several processes builds it."""
         record = self._store + "/" + digest + ".json"
-        lock = os.open(self._store + "/" + digest + ".lock", os.O_RDWR | os.O_CREAT, 0o600)
+        with job_user.as_root():
+            lock = os.open(self._store + "/" + digest + ".lock", os.O_RDWR | os.O_CREAT, 0o600)
         is_waiting = False
         while True:
             if not _try_lock(lock, fcntl.LOCK_EX):
@@ -279,9 +295,10 @@ class LayerStore:
                 continue
             if not _touch(record):
                 build()
-                with open(record, "w") as stream:
-                    json.dump({"requirements": self._wanted["requirements"]}, stream)
-                self._remove_unused(digest)
+                with job_user.as_root():
+                    with open(record, "w") as stream:
+                        json.dump({"requirements": self._wanted["requirements"]}, stream)
+                    self._remove_unused(digest)
             # Not one step: whoever takes the lock in between finds the layer complete and just used.
             fcntl.flock(lock, fcntl.LOCK_SH)
             return
@@ -335,6 +352,7 @@ class LayerStore:
         def enter() -> None:
             if view is not None:
                 view.enter()
+            job_user.become_user()
             syscalls.die_with_parent(signal.SIGKILL)
 
         self._lines = []
@@ -394,12 +412,12 @@ class LayerStore:
         home = _home()
         pip_files = ["/etc/pip.conf", home + "/.pip/pip.conf", home + "/.config/pip/pip.conf"]
         env.update(layer.settings_of_uv(env, [*pip_files, env.get("PIP_CONFIG_FILE", "")]))
-        if "UV_CONFIG_FILE" not in env and os.path.isfile(home + "/.config/uv/uv.toml"):
-            env["UV_CONFIG_FILE"] = home + "/.config/uv/uv.toml"
+        if "UV_CONFIG_FILE" not in env and _uv_settings():
+            env["UV_CONFIG_FILE"] = _uv_settings()
         env.update(
-            HOME=self._store + "/home",
-            UV_CACHE_DIR=self._store + "/cache",
-            PIP_CACHE_DIR=self._store + "/cache/pip",
+            HOME=self._built + "/home",
+            UV_CACHE_DIR=self._built + "/cache",
+            PIP_CACHE_DIR=self._built + "/cache/pip",
             UV_PYTHON_DOWNLOADS="never",
             PYTHONUNBUFFERED="1",
         )
@@ -421,11 +439,17 @@ class LayerStore:
             lock = os.open(path[: -len(".json")] + ".lock", os.O_RDWR | os.O_CREAT, 0o600)
             if _try_lock(lock, fcntl.LOCK_EX):
                 os.unlink(path)
-                shutil.rmtree(path[: -len(".json")], ignore_errors=True)
+                shutil.rmtree(self._built + "/" + name[: -len(".json")], ignore_errors=True)
                 is_any_removed = True
             os.close(lock)
         if is_any_removed:
-            shutil.rmtree(self._store + "/cache", ignore_errors=True)
+            shutil.rmtree(self._built + "/cache", ignore_errors=True)
+
+
+def _uv_settings() -> str:
+    """The file of the own user's uv settings; empty where there is none."""
+    path = _home() + "/.config/uv/uv.toml"
+    return path if os.path.isfile(path) else ""
 
 
 def _python_of(order: RuntimeOrder) -> str:
@@ -455,7 +479,8 @@ def _try_lock(fd: int, kind: int) -> bool:
 def _touch(path: str) -> bool:
     """Whether it is there; its time of change is now."""
     try:
-        os.utime(path)
+        with job_user.as_root():
+            os.utime(path)
     except OSError:
         return False
     return True

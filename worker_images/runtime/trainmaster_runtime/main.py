@@ -9,7 +9,7 @@ import signal
 
 from trainmaster_runtime import cgroups
 from trainmaster_runtime.order import load
-from trainmaster_runtime.process import procfs, syscalls
+from trainmaster_runtime.process import job_user, procfs, syscalls
 from trainmaster_runtime.record import StateFolder
 
 # Exit codes of the launcher, for the executor.
@@ -114,6 +114,9 @@ def _run(
     _answer(answer_write, b"1")
     from trainmaster_runtime.replica.run import ReplicaRun
 
+    if order.uid is not None:
+        job_user.give_folders(order)
+        job_user.write_as(order.uid, order.groups)
     return ReplicaRun(order, state, token_path=os.path.dirname(path) + "/token", warm=warm).run()
 
 

@@ -12,12 +12,15 @@ VERSION = 1
 
 
 class OrderMount:
-    __slots__ = ("read_only", "source", "target")
+    """``owner``: user and group that get the folder if it is still root's."""
 
-    def __init__(self, source: str, target: str, read_only: bool) -> None:
+    __slots__ = ("owner", "read_only", "source", "target")
+
+    def __init__(self, source: str, target: str, read_only: bool, owner: tuple[int, int] | None = None) -> None:
         self.source = source
         self.target = target.rstrip("/")
         self.read_only = read_only
+        self.owner = owner
 
 
 class RuntimeOrder:
@@ -50,7 +53,13 @@ class RuntimeOrder:
         self.library: str | None = data.get("library")
         self.code_path: str | None = data.get("code_path")
         self.code_digest: str | None = data.get("code_digest")
-        self.mounts = [OrderMount(m["source"], m["target"], m["read_only"]) for m in data["mounts"]]
+        self.mounts = [
+            OrderMount(m["source"], m["target"], m["read_only"], tuple(m["owner"]) if m.get("owner") else None)
+            for m in data["mounts"]
+        ]
+        # The commands' user, and the groups that it has besides its own; None: they run as the runtime's user.
+        self.uid: int | None = data.get("uid")
+        self.groups: list[int] = data.get("groups") or []
         self.cpu_limit_milli: int | None = data.get("cpu_limit_milli")
         self.memory_limit_bytes: int | None = data.get("memory_limit_bytes")
         self.shm_bytes: int | None = data.get("shm_bytes")

@@ -8,7 +8,7 @@ import re
 from trainmaster_runtime import clock
 from trainmaster_runtime.cgroups import Groups, make_groups, name_of
 from trainmaster_runtime.order import UserProgram
-from trainmaster_runtime.process import spawn
+from trainmaster_runtime.process import job_user, spawn
 from trainmaster_runtime.process.exits import ReplicaEnd
 from trainmaster_runtime.process.procfs import MARK_VARIABLE
 from trainmaster_runtime.view import WORK, Builder, View, ViewFailed, ViewRefused
@@ -198,7 +198,11 @@ def _prepare(
 ) -> PreparedReplica:
     work = WORK if order.view == "as_is" else state.file("work")
     job_folder = work + "/.trainmaster"
-    os.makedirs(job_folder, mode=0o700, exist_ok=True)
+    with job_user.as_root():
+        os.makedirs(job_folder, mode=0o700, exist_ok=True)
+        for folder in (work, job_folder):
+            if order.uid is not None:
+                os.chown(folder, order.uid, order.uid)
     if token:
         _put_token(token, job_folder)
     os.close(os.open(job_folder + "/report.jsonl", os.O_WRONLY | os.O_CREAT, 0o600))
@@ -216,7 +220,7 @@ def _prepare(
     prepared = PreparedReplica(job_folder=job_folder, cwd=cwd, view=view, paths=paths, groups=groups)
     prepared.python = python
     if view is not None:
-        prepared.isolation = view.description
+        prepared.isolation = view.description + ("" if order.uid is None else ", user id %d" % order.uid)
     elif paths is not None:
         prepared.isolation = "paths mapped"
     else:
@@ -261,14 +265,15 @@ def _start_view(order: RuntimeOrder, state: StateFolder, work: str, log: JobLog)
                 % mount.target
             )
     if order.view != "private":
-        _log_mapped_paths(order, log, "turned off")
+        _go_without_view(order, log, "turned off")
         return None
     staging = state.file("root")
-    os.makedirs(staging, mode=0o700, exist_ok=True)
+    with job_user.as_root():
+        os.makedirs(staging, mode=0o700, exist_ok=True)
     try:
         return Builder(order, work, staging)
     except ViewRefused as error:
-        _log_mapped_paths(order, log, str(error))
+        _go_without_view(order, log, str(error))
         return None
 
 
@@ -278,11 +283,13 @@ def _finish_view(order: RuntimeOrder, builder: Builder | None, log: JobLog) -> V
     try:
         return builder.finish()
     except ViewRefused as error:
-        _log_mapped_paths(order, log, str(error))
+        _go_without_view(order, log, str(error))
         return None
 
 
-def _log_mapped_paths(order: RuntimeOrder, log: JobLog, why: str) -> None:
+def _go_without_view(order: RuntimeOrder, log: JobLog, why: str) -> None:
+    if order.uid is not None:
+        raise ViewFailed("The job has no view of its own of the file system, which its user id needs: %s." % why)
     shm = "" if order.shm_bytes is None else ", `shm` is not applied"
     log.say(
         "no private view of the file system here (%s): /data is mapped by environment and arguments, "

@@ -26,6 +26,7 @@ import json
 import os
 
 from trainmaster_runtime.process.exits import ReplicaEnd
+from trainmaster_runtime.process.job_user import as_root
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,9 +56,10 @@ class StateFolder:
     def write(self, name: str, data: dict[str, Any]) -> None:
         """Replace ``name``. Raises ``OSError``."""
         temporary = self.file(name + ".new")
-        with open(temporary, "wb", opener=_private) as stream:
-            stream.write(json.dumps(data).encode())
-        os.rename(temporary, self.file(name))
+        with as_root():
+            with open(temporary, "wb", opener=_private) as stream:
+                stream.write(json.dumps(data).encode())
+            os.rename(temporary, self.file(name))
 
     def write_status(self, **status: object) -> None:
         """Replace the status. A full disk is ignored: the job goes on without a status."""
@@ -68,12 +70,15 @@ class StateFolder:
 
     def reserve_exit(self) -> None:
         """Take the room that the exit record will need, while there is room: the disk may be full at the end."""
-        with open(self.file(_RESERVE), "wb", opener=_private) as stream:
+        with as_root(), open(self.file(_RESERVE), "wb", opener=_private) as stream:
             stream.write(b" " * _RESERVED_BYTES)
 
     def write_exit(self, data: dict[str, Any]) -> None:
         """Write the exit record durably, into the reserved room."""
-        text = json.dumps(data).encode()
+        with as_root():
+            self._write_exit(json.dumps(data).encode())
+
+    def _write_exit(self, text: bytes) -> None:
         fd = os.open(self.file(_RESERVE), os.O_WRONLY | os.O_CREAT, 0o600)
         try:
             os.write(fd, text)

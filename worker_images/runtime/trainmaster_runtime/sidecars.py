@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from trainmaster_runtime import clock
+from trainmaster_runtime.process.job_user import as_root
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,17 +25,18 @@ def start_reporter(
     from trainmaster_runtime.reports.spool import spool_file_of
 
     began = clock.now()
-    reporter = Reporter(
-        api_url=order.api_url,
-        token=token,
-        replica={"role": order.role, "index": order.index, "generation": order.generation},
-        source=prepared.job_folder + "/report.jsonl",
-        spool_path=state.file("spool"),
-        say=log.say,
-        api_file=order.api_file or state.file("api.json"),
-        collector=lambda: make_collector(order, prepared, log.say, began),
-        spool_file=spool_file_of(order, output, token),
-    )
+    with as_root():  # its spool lies in the state folder
+        reporter = Reporter(
+            api_url=order.api_url,
+            token=token,
+            replica={"role": order.role, "index": order.index, "generation": order.generation},
+            source=prepared.job_folder + "/report.jsonl",
+            spool_path=state.file("spool"),
+            say=log.say,
+            api_file=order.api_file or state.file("api.json"),
+            collector=lambda: make_collector(order, prepared, log.say, began),
+            spool_file=spool_file_of(order, output, token),
+        )
     reporter.start()
     return reporter
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import stat
 
-from trainmaster_runtime.process import syscalls
+from trainmaster_runtime.process import job_user, syscalls
 from trainmaster_runtime.process.syscalls import CLONE_NEWNS, CLONE_NEWUSER, MS_BIND, MS_NODEV, MS_NOSUID, MS_REC
 
 TYPE_CHECKING = False
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 WORK = "/data"
 _SHM = "/dev/shm"  # noqa: S108 - a mount point, no file is made in it
 _TMPFS = "tmpfs:"  # instead of a source: a tmpfs with the options that follow
+_PROC = "proc:"  # instead of a source: /proc without the processes of other users
 _COVER = "cover:"  # instead of a source: an empty read-only folder
 
 
@@ -117,11 +118,32 @@ def _plan(order: RuntimeOrder, work: str) -> _Node:
             raise ViewFailed("%s: what is to be mounted there does not exist on this node." % mount.target)
         places.append((_resolve(mount), os.path.realpath(mount.source)))
         _add(root, *places[-1], mount.read_only)
-    for path in order.hidden:
+    # Jobs' own users pass through folders such as /root only where nothing else is shown in them.
+    shown = [*order.needed_paths, *(mount.target for mount in order.mounts if not _is_below(mount.target, [WORK]))]
+    closed = [] if order.uid is None else closed_folders(shown)
+    for path in dict.fromkeys([*closed, *order.hidden]):
         _hide(root, os.path.realpath(path), places, order.needed_paths)
+    if order.uid is not None and _can_hide_processes():
+        _add(root, "/proc", _PROC, False)
     if order.shm_bytes is not None:
         _add(root, os.path.realpath(_SHM), _TMPFS + "mode=1777,size=%d" % order.shm_bytes, False)
     return root
+
+
+def _can_hide_processes() -> bool:
+    """Before Linux 5.8 the options of one /proc are those of all."""
+    major, minor = os.uname().release.split(".")[:2]
+    return (int(major), int("".join(filter(str.isdigit, minor)))) >= (5, 8)
+
+
+def closed_folders(paths: list[str]) -> list[str]:
+    """The outermost folder above each of ``paths`` that not everyone may enter, such as ``/root``."""
+    closed = []
+    for path in paths:
+        names = os.path.realpath(path).split("/")[1:-1]
+        folders = ["/" + "/".join(names[: end + 1]) for end in range(len(names))]
+        closed += [f for f in folders if os.path.isdir(f) and not os.stat(f).st_mode & stat.S_IXOTH][:1]
+    return list(dict.fromkeys(closed))
 
 
 def _hide(root: _Node, path: str, places: list[tuple[str, str]], needed: list[str]) -> None:
@@ -139,12 +161,10 @@ def _hide(root: _Node, path: str, places: list[tuple[str, str]], needed: list[st
     if _is_below(path, [target for target, _ in places]):
         return  # something of the job's lies over it already
     _cover(root, path)
-    for path_needed in needed:
+    inside = [path_needed for path_needed in needed if path_needed != path and _is_below(path_needed, [path])]
+    for path_needed in inside:
         # Only the topmost: what lies in one of them (a link, as an environment's python is) comes with it.
-        is_topmost = not any(
-            path_needed != other and _is_below(path_needed, [other]) for other in needed if other != path
-        )
-        if is_topmost and path_needed != path and _is_below(path_needed, [path]):
+        if not any(path_needed != other and _is_below(path_needed, [other]) for other in inside):
             _add(root, path_needed, os.path.realpath(path_needed), True)
 
 
@@ -180,6 +200,7 @@ def _build_and_wait(nodes: _Node, staging: str, answer: int, go: int) -> None:
     """The builder's life: build, tell, stay until the runtime has the namespaces. Never returns."""
     try:
         try:
+            job_user.become_root()
             kind = _unshare()
             _swap_root(staging)
             _fill("/old", "/new", nodes)
@@ -308,7 +329,7 @@ def _place(old: str, new: str, node: _Node) -> None:
 def _bind(node: _Node, new: str) -> None:
     target = new[len("/new") :]
     source = node.source or ""
-    is_folder = source.startswith((_TMPFS, _COVER)) or os.path.isdir("/old" + source)
+    is_folder = source.startswith((_TMPFS, _COVER, _PROC)) or os.path.isdir("/old" + source)
     try:
         if is_folder:
             os.makedirs(new, exist_ok=True)
@@ -321,6 +342,9 @@ def _bind(node: _Node, new: str) -> None:
     _STEP[0] = "mounting " + target
     if source.startswith(_TMPFS):
         syscalls.mount("shm", new, "tmpfs", MS_NOSUID | MS_NODEV, source[len(_TMPFS) :])
+        return
+    if source == _PROC:
+        syscalls.mount("proc", new, "proc", MS_NOSUID | MS_NODEV | syscalls.MS_NOEXEC, "hidepid=2")
         return
     if source == _COVER:
         syscalls.mount("hidden", new, "tmpfs", MS_NOSUID | MS_NODEV, "mode=0755,size=64k")

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from sqlalchemy import select
@@ -23,6 +23,7 @@ from core.domain.contracts import mlflow, render
 from core.domain.errors import ExecutorRefused, ExecutorTryAgain, TrainmasterError, Unavailable
 from core.domain.jobs.layout import Layout, Ports, ReplicaAddress
 from core.domain.sharing.resources import gang_of
+from core.job_users import FolderOwners
 from core.storage.archives import ArchiveStore
 from core.storage.tree import LeavesVolume, has_lasting_inodes
 from core.storage.volumes import boundaries_of, find_place, grant_prefixes, make_place, split_location, tree_of
@@ -56,7 +57,7 @@ class OrderVolume:
 @dataclass(frozen=True, slots=True)
 class OrderContext:
     """What the orders of one attempt share. ``database_id``: of the database that has the attempt. ``inodes``: as
-    :func:`check_paths` found them.
+    :func:`check_paths` found them. ``owners``: of the folders, where projects have user ids.
     """
 
     job: JobFacts
@@ -66,6 +67,7 @@ class OrderContext:
     database_id: str = ""
     joins_warm: bool = False  # the gang's processes go from world to world without a restart
     inodes: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    owners: FolderOwners | None = None
 
     @property
     def layout(self) -> Layout:
@@ -112,6 +114,14 @@ def _volumes_of(job: JobFacts) -> set[str]:
     return wanted
 
 
+def projects_of(job: JobFacts, default_volume: str) -> set[str]:
+    """The job's project, and the first folders of its paths on the volume of the projects' own folders."""
+    places = [(job.output_volume, job.output_path), *((mount.volume, mount.path) for mount in job.spec.mounts)]
+    if job.spec.input is not None:
+        places.append(split_location(job.spec.input, field="input"))
+    return {job.project, *(path.partition("/")[0] for volume, path in places if volume == default_volume and path)}
+
+
 def build_order(control: ControlContext, order_context: OrderContext, member: GangMember) -> ReplicaOrder:
     """The order of one replica; the same rows always give the same order.
 
@@ -120,7 +130,14 @@ def build_order(control: ControlContext, order_context: OrderContext, member: Ga
     """
     bare = world_order(control, order_context, member)
     mounts = _mounts(order_context) + _layer_mounts(control, order_context)
-    return replace(bare, code_path=_code_path(control, order_context.job.spec), mounts=mounts)
+    code_path = _code_path(control, order_context.job.spec)
+    owners = order_context.owners
+    if owners is None:
+        return replace(bare, code_path=code_path, mounts=mounts)
+    groups = {owners.of(mount.volume.name, mount.volume.path)[1] for mount in mounts if mount.volume is not None}
+    return replace(
+        bare, code_path=code_path, mounts=mounts, uid=owners.uid, groups=tuple(sorted(groups - {owners.uid}))
+    )
 
 
 def world_order(control: ControlContext, order_context: OrderContext, member: GangMember) -> ReplicaOrder:
@@ -289,7 +306,13 @@ def _mount(
     source = "" if volume.source is None else str(PurePosixPath(volume.source) / path)
     config = {**volume.config, "path": volume.source} if volume.kind == "local" else volume.config
     inode = order_context.inodes.get((name, path))
-    return MountOrder(source, target, read_only, VolumeSource(name, volume.kind, config, path), inode)
+    owners, owner = order_context.owners, None
+    if owners is not None and not read_only:
+        is_projects = name == owners.shared_volume
+        is_platforms = volume.root is not None and Path(volume.root).is_relative_to(owners.users.home)
+        if path if is_projects else is_platforms:
+            owner = owners.of(name, path)
+    return MountOrder(source, target, read_only, VolumeSource(name, volume.kind, config, path), inode, owner)
 
 
 Address = tuple[str, int]  # host, port

@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session, aliased
 
 from core.db.tables import Attempt, Checkpoint, Job, Volume
 from core.domain.errors import InvalidRequest, TrainmasterError
+from core.job_users import FOLDER_MODE
 from core.storage import checkpoints
 from core.storage.resume_sources import ReportedCheckpoint, Resumable, resumable
 from core.storage.tree import Tree
@@ -33,7 +34,7 @@ class ResumeSources:
     were complete before are another job's. ``chosen``: the checkpoint that a user chose to resume from, and when the
     first attempt after that began. ``excluded_paths``: paths in this output that another job reported last.
     ``parent``: of a trial that goes on from another trial's checkpoint, that trial's job. ``prefixes``: of the grants
-    of the output's volume.
+    of the output's volume. ``owner``: (uid, gid) of the output where projects have user ids.
     """
 
     reported: tuple[ReportedCheckpoint, ...]
@@ -44,6 +45,7 @@ class ResumeSources:
     excluded_paths: frozenset[str] = frozenset()
     parent: Resumable | None = None
     prefixes: Sequence[str] = ()
+    owner: tuple[int, int] | None = None
 
     @property
     def output(self) -> Tree | None:
@@ -58,7 +60,8 @@ class ResumeSources:
         """
         if self.volume is not None:
             boundaries = boundaries_of(self.output_path, self.prefixes, is_shared=is_shared)
-            make_place(self.volume, self.output_path, boundaries, owner)
+            mode = 0o775 if self.owner is None else FOLDER_MODE
+            make_place(self.volume, self.output_path, boundaries, self.owner or owner, mode)
 
 
 def load_outputs(session: Session, jobs: Sequence[JobFacts]) -> list[ResumeSources]:

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias, TypeVar
 from sqlalchemy.orm import Session
 
 from core.domain.errors import TrainmasterError
+from core.job_users import FolderOwners
 from scheduler.control.attempts.attempt_snapshot import JobFacts
 from scheduler.control.attempts.launching.replica_orders import Address, OrderVolume
 from scheduler.control.attempts.storage.statement_batch import StatementBatch
@@ -50,11 +51,14 @@ class LoadOrderInputs:
 
 @dataclass(frozen=True, slots=True)
 class OrderInputs:
-    """The inputs of replica orders. ``secrets``: or the error of reading them."""
+    """The inputs of replica orders. ``secrets``: or the error of reading them. ``owners``: where projects have user
+    ids.
+    """
 
     volumes: Mapping[str, OrderVolume]
     secrets: Mapping[str, str] | TrainmasterError
     database_id: str
+    owners: FolderOwners | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from dataclasses import replace
 from typing import Any, Final
 
 import structlog
@@ -21,9 +22,10 @@ from core.db.engine import unit_of_work
 from core.db.leases import LeaseGrant
 from core.domain.errors import RowsLocked, StaleWrite, TrainmasterError, Unavailable
 from core.domain.ids import AttemptId
+from core.job_users import FolderOwners, demand_uids
 from core.work_queue import run_together
 from scheduler.control import fence
-from scheduler.control.attempts.launching.replica_orders import AddressCache, load_volumes
+from scheduler.control.attempts.launching.replica_orders import AddressCache, load_volumes, projects_of
 from scheduler.control.attempts.launching.resume import load_outputs, load_sources
 from scheduler.control.attempts.reconcile_result import ReconcileResult
 from scheduler.control.attempts.storage.attempt_loader import AttemptRows, SpecCache, load_attempts
@@ -230,7 +232,28 @@ class TransactionBatcher:
             allocated = self._taken.read(session) if self.control.executor.shares_hosts else set()
             sources = dict(zip(first, load_outputs(session, [requests[name].job for name in first]), strict=True))
             sources |= {name: load_sources(session, step.job) for name, step in requests.items() if name not in sources}
-        return {name: (allocated, found) for name, found in sources.items()}
+        owners = self._owners(requests)
+        return {
+            name: (
+                allocated,
+                replace(found, owner=owners[name].of(requests[name].job.output_volume, found.output_path))
+                if name in owners
+                else found,
+            )
+            for name, found in sources.items()
+        }
+
+    def _owners(self, requests: _Requests) -> Mapping[AttemptId, FolderOwners]:
+        """Who owns the folders of each job, where projects have user ids."""
+        control = self.control
+        if control.job_users is None:
+            return {}
+        used = {name: projects_of(step.job, control.default_volume) for name, step in requests.items()}
+        uids = demand_uids(control.sessions, control.job_users, set().union(*used.values()))
+        return {
+            name: FolderOwners(control.job_users, uids[step.job.project], uids, control.default_volume)
+            for name, step in requests.items()
+        }
 
     def _gather(self, requests: _Requests) -> Mapping[AttemptId, Any]:
         control = self.control
@@ -249,8 +272,10 @@ class TransactionBatcher:
                     opened[name] = error
             database_id = find_database_id(session)
         database_id = database_id or ensure_database_id(control.sessions)
+        owners = self._owners(requests)
         return {
-            name: OrderInputs(facts, opened[name], database_id) for name, facts in zip(requests, volumes, strict=True)
+            name: OrderInputs(facts, opened[name], database_id, owners.get(name))
+            for name, facts in zip(requests, volumes, strict=True)
         }
 
     def _read(self, requests: _Requests) -> Mapping[AttemptId, Any]:

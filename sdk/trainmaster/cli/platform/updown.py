@@ -328,6 +328,8 @@ def _tell_ready(facts: dict[str, Any], home: Path, *, as_json: bool, detach: boo
     _print_facts(facts, home, as_json=as_json)
     if as_json:
         return
+    if facts.get("job_users"):
+        output.note(facts["job_users"], "dim")
     for warning in facts.get("warnings") or []:
         output.note(warning, "yellow")
     adopted = facts.get("adopted") or []

@@ -16,6 +16,7 @@ from trainmaster_runtime.metrics.eventfiles import EventFileReader, FileClaims
 from trainmaster_runtime.metrics.patterns import PROGRESS, LinePatterns
 from trainmaster_runtime.metrics.sampler import Sampler, groups_of
 from trainmaster_runtime.prepare import OUTPUT
+from trainmaster_runtime.process.job_user import check_owner
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -131,6 +132,7 @@ class HypertuneFile:
         """(name, step, time in seconds, value) of what is new."""
         try:
             with open(self._path, "rb") as stream:
+                check_owner(stream.fileno())
                 status = os.fstat(stream.fileno())
                 fingerprint = (status.st_mtime_ns, status.st_size)
                 if fingerprint == self._fingerprint:

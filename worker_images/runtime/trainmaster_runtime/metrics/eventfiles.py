@@ -18,6 +18,7 @@ import zlib
 from trainmaster_runtime import clock
 from trainmaster_runtime.metrics.tfevents import Broken, Decoder, read_records, time_of
 from trainmaster_runtime.process import procfs
+from trainmaster_runtime.process.job_user import check_owner
 
 _WALK_S = 5.0  # seconds between two walks over the folders
 _ENTRIES = 20_000  # of one walk
@@ -199,6 +200,7 @@ class EventFileReader:
         try:
             fd = os.open(known.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:
+                check_owner(fd)
                 records, offset = read_records(fd, known.offset, _LOOK_BYTES)
             finally:
                 os.close(fd)
@@ -261,6 +263,7 @@ def _begins(path: str) -> float:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
+            check_owner(fd)
             records, _ = read_records(fd, 0, 1)
         finally:
             os.close(fd)

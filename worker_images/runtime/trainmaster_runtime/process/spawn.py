@@ -7,7 +7,7 @@ import os
 import resource
 import signal
 
-from trainmaster_runtime.process import syscalls
+from trainmaster_runtime.process import job_user, syscalls
 
 # The kernel, short of memory, takes the jobs before the platform (-1000 … 1000, 0 is the default).
 OOM_SCORE_ADJ = "500"
@@ -15,9 +15,8 @@ _HOW_ENDS = "\0"
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import NoReturn
+    from typing import Callable, NoReturn
 
-    from trainmaster_runtime.cgroups import Groups
     from trainmaster_runtime.order import UserProgram
     from trainmaster_runtime.view import View
     from trainmaster_runtime.warm.child import RunnableProgram, WarmFork
@@ -42,7 +41,12 @@ def argv_of(command: list[str] | str, args: list[str]) -> list[str]:
 
 
 def spawn(
-    program: UserProgram, *, output: int, view: View | None, groups: Groups, warm: WarmFork | None = None
+    program: UserProgram,
+    *,
+    output: int,
+    view: View | None,
+    join_groups: Callable[[], None],
+    warm: WarmFork | None = None,
 ) -> tuple[int, int]:
     """Fork and execute; stdout and stderr go to ``output``. Returns ``(pid, fd)``.
 
@@ -56,7 +60,7 @@ def spawn(
     parent = os.getpid()
     pid = os.fork()
     if pid == 0:
-        _become(program, output, view, groups, failure_write, parent, warm)
+        _become(program, output, view, join_groups, failure_write, parent, warm)
     os.close(failure_write)
     return pid, failure_read
 
@@ -81,7 +85,7 @@ def _become(
     program: UserProgram,
     output: int,
     view: View | None,
-    groups: Groups,
+    join_groups: Callable[[], None],
     failure_write: int,
     parent: int,
     warm: WarmFork | None,
@@ -95,15 +99,17 @@ def _become(
             os.dup2(output, 1)
             os.dup2(output, 2)
             _restore_signals()
-            groups.join()
+            job_user.become_root()
+            join_groups()
             if program.oom_score_adj is not None:
                 _set("/proc/self/oom_score_adj", program.oom_score_adj)
             # Cores of a training process are as large as its memory and would fill the disk; the hard limit stays.
             resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
             if view is not None:
                 view.enter()
+            job_user.become_user()
             os.chdir(program.cwd)
-            # Last, for entering a user namespace clears it.
+            # Last, for entering a user namespace and a change of the user clear it.
             syscalls.die_with_parent(signal.SIGKILL)
             if os.getppid() != parent:
                 os._exit(137)

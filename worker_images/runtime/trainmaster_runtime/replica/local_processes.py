@@ -57,7 +57,7 @@ class LocalProcesses:
             read, write = os.pipe()
             rank = program.env.get("RANK", str(number))
             pid, failure_read = spawn.spawn(
-                program, output=write, view=prepared.view, groups=prepared.groups, warm=self._warm
+                program, output=write, view=prepared.view, join_groups=prepared.groups.join, warm=self._warm
             )
             os.close(write)
             os.set_blocking(read, False)

@@ -14,6 +14,7 @@ from collections import deque
 
 from trainmaster_runtime import clock
 from trainmaster_runtime.process import syscalls
+from trainmaster_runtime.process.job_user import check_owner
 from trainmaster_runtime.reports.batch_sender import DRAIN_TIMEOUT_S, BatchSender, DrainDeadline
 from trainmaster_runtime.reports.report_connection import ReportConnection
 from trainmaster_runtime.reports.send_queue import SendQueue
@@ -149,6 +150,7 @@ class ReportFile:
         """
         start = self.offset
         with open(self._path, "rb") as stream:
+            check_owner(stream.fileno())
             stream.seek(start)
             while is_last or self.offset - start < _ROUND_BYTES:
                 line = stream.readline(_LINE_BYTES + 1)

@@ -106,6 +106,8 @@ class WarmFork:
         argv0 = ready.argv[0]
         if argv0 != parent.argv0 or _find(argv0, program.env) != parent.python:
             return "another Python"
+        if sys.flags.no_user_site and os.path.isdir(_user_site(program.env)):
+            return "the home has Python packages of its own"
         name = self._other_variable(program.env)
         if name is not None:
             return "%s differs" % name
@@ -244,6 +246,12 @@ def _find(name: str, env: dict[str, str]) -> str | None:
         if os.access(path, os.X_OK) and os.path.isfile(path):
             return path
     return None
+
+
+def _user_site(env: dict[str, str]) -> str:
+    """As the module ``site`` finds it, where the process has started without it."""
+    base = env.get("PYTHONUSERBASE") or env.get("HOME", "") + "/.local"
+    return "%s/lib/python%d.%d/site-packages" % (base, *sys.version_info[:2])
 
 
 def _is_same(path: str, device: int, inode: int) -> bool:

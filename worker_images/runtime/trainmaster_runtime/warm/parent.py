@@ -20,7 +20,7 @@ import traceback
 from collections.abc import ItemsView, KeysView, ValuesView
 
 from trainmaster_runtime import clock
-from trainmaster_runtime.process import procfs
+from trainmaster_runtime.process import procfs, syscalls
 from trainmaster_runtime.record import read_json
 from trainmaster_runtime.warm import pool_files
 from trainmaster_runtime.warm.child import PreloadedParent, RunnableProgram, WarmFork, can_look_fresh
@@ -65,7 +65,7 @@ def wait(folder: str, end: dict[str, Any]) -> None:
     )
     parent.end = end
     try:
-        _preload(parent, parent_config["memory_bytes"])
+        _preload(parent, parent_config["memory_bytes"], parent_config.get("uid"))
     except BaseException as error:  # noqa: BLE001 - an import's error, SystemExit too, is recorded and reaches no job
         pool_files.write(folder + "/unfit", "%s: %s\n" % (type(error).__name__, error))
         os._exit(1)
@@ -159,10 +159,16 @@ _NOTED: dict[str, Any] = {
 _PLAIN = {name: vars(os._Environ).get(name) for name in _NOTED}  # noqa: SLF001
 
 
-def _preload(parent: PreloadedParent, memory_bytes: int) -> None:
+def _preload(parent: PreloadedParent, memory_bytes: int, uid: int | None) -> None:
     before = _open_fds()
+    if uid is not None:
+        # What libraries write into the home of the project, they write as its user.
+        syscalls.set_file_user(uid)
+        syscalls.read_as_root()
     for name in _MODULES[parent.framework]:
         importlib.import_module(name)
+    if uid is not None:
+        syscalls.set_file_user(0)
     parent.read = _stop_noting() - _OWN
     parent.preserved_fds = _open_fds() - before
     sys.stdout.flush()

@@ -94,7 +94,9 @@ def _become_parent(parent_config: dict[str, Any], parent_folder: str, lock: int)
         os.close(opened)
     os.set_inheritable(lock, True)
     # It never comes to the module: see `child.run_as_main`.
-    os.execve(parent_config["python"], [parent_config["argv0"], "-m", "trainmaster_warm"], env)  # noqa: S606
+    # Root's parent imports nothing from the home of a project.
+    options = [] if parent_config.get("uid") is None else ["-s"]
+    os.execve(parent_config["python"], [parent_config["argv0"], *options, "-m", "trainmaster_warm"], env)  # noqa: S606
 
 
 if __name__ == "__main__":
