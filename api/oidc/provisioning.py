@@ -37,7 +37,7 @@ def provision(work: UnitOfWork, provider: OidcProvider, claims: LoginClaims) -> 
     Raises:
         Unauthenticated: the user is disabled.
     """
-    identity = _find(work, claims) or _create(work, provider, claims)
+    identity = find_identity(work, claims) or _create(work, provider, claims)
     # The lock serialises logins of one user.
     user = work.session.execute(select(User).where(User.id == identity.user_id).with_for_update()).scalar_one()
     if user.disabled_at is not None:
@@ -86,14 +86,15 @@ def revoke_grants(work: UnitOfWork, identity: UserIdentity) -> None:
         identity.is_admin_source = False
 
 
-def _find(work: UnitOfWork, claims: LoginClaims) -> UserIdentity | None:
+def find_identity(work: UnitOfWork, claims: LoginClaims) -> UserIdentity | None:
+    """The identity if it has logged in before, or an admin has linked it."""
     query = select(UserIdentity).where(UserIdentity.issuer == claims.issuer, UserIdentity.subject == claims.subject)
     return work.session.execute(query).scalar_one_or_none()
 
 
 def _create(work: UnitOfWork, provider: OidcProvider, claims: LoginClaims) -> UserIdentity:
     """A new user with the identity; the identity of another request that created it at the same moment."""
-    for name in _free_names(work, claims):
+    for name in free_names(work, claims):
         user = User(id=new_id("user"), name=name, is_admin=False, created_at=work.now)
         identity = UserIdentity(
             id=new_id("identity"), user_id=user.id, issuer=claims.issuer, subject=claims.subject,
@@ -105,7 +106,7 @@ def _create(work: UnitOfWork, provider: OidcProvider, claims: LoginClaims) -> Us
                 work.session.flush()
                 work.session.add(identity)
         except IntegrityError:
-            other = _find(work, claims)
+            other = find_identity(work, claims)
             if other is not None:
                 return other
             continue  # the name was taken at the same moment
@@ -115,7 +116,7 @@ def _create(work: UnitOfWork, provider: OidcProvider, claims: LoginClaims) -> Us
     raise Conflict("No name for a new user is free; an admin creates the user and links the identity.")
 
 
-def _free_names(work: UnitOfWork, claims: LoginClaims) -> Iterator[str]:
+def free_names(work: UnitOfWork, claims: LoginClaims) -> Iterator[str]:
     """Valid names that no user has: the wanted one, else with a number, else with random digits."""
     wanted = [re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") for name in claims.names]
     base = next((name for name in wanted if name), "user")[: _NAME_LENGTH - 9].strip("-")

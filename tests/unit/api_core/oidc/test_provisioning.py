@@ -118,9 +118,9 @@ def test_two_first_logins_at_once_make_one_user(
     browser: Browser, client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     browser.log_in()
-    find = provisioning._find
+    find = provisioning.find_identity
     answers = iter([None])  # as if the other login were not committed yet
-    monkeypatch.setattr(provisioning, "_find", lambda work, claims: next(answers, find(work, claims)))
+    monkeypatch.setattr(provisioning, "find_identity", lambda work, claims: next(answers, find(work, claims)))
     assert browser.log_in()["user"] == "ann"
     assert {user["name"] for user in client.get("/api/v1/users").json()["items"]} == {"admin", "ann"}
 
@@ -130,7 +130,7 @@ def test_a_name_that_another_login_takes_at_once_is_passed_over(
 ) -> None:
     browser.log_in()
     provider.claims["sub"] = "s-2"
-    monkeypatch.setattr(provisioning, "_free_names", lambda _work, _claims: iter(["ann", "ann-7"]))
+    monkeypatch.setattr(provisioning, "free_names", lambda _work, _claims: iter(["ann", "ann-7"]))
     assert browser.log_in() | {"next": ""} == browser.me() | {"next": ""}
     assert browser.me()["user"] == "ann-7"
 
