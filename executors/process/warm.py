@@ -111,8 +111,9 @@ class WarmStarts:
             return None
         parent_config: dict[str, Any] = {"python": python, "argv0": words[0], "env": import_env, "names": IMPORT_ENV}
         if order.uid is not None:
-            # A parent is root's, so nothing that its imports go by may be a job's.
-            if any(name.startswith((*IMPORT_ENV, "PATH")) for name in order.job_variables) or not _is_roots(python):
+            # A parent is root's, so nothing that its imports go by may be a job's, but for numbers (OMP_NUM_THREADS).
+            own = (name for name in order.job_variables if name.startswith((*IMPORT_ENV, "PATH")))
+            if not all(env.get(name, "").isdigit() for name in own) or not _is_roots(python):
                 return None
             parent_config["uid"] = order.uid
         key = _digest([parent_config, _inherited(), str(self._standby)])
