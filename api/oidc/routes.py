@@ -30,9 +30,10 @@ from api.http.routing import new_router
 from api.login import add_login_token, identity_of, set_session_cookie
 from api.oidc.flows import DEFAULT_PAGE, LOGIN_TTL, AuthorizationResponse, LoginFlows
 from api.oidc.id_tokens import LoginClaims
-from api.oidc.provisioning import link, provision, revoke_grants
+from api.oidc.provisioning import find_identity, link, provision, revoke_grants
 from core.db.tables import User, UserIdentity
-from core.domain.errors import Forbidden, NotFound
+from core.domain.errors import Conflict, Forbidden, NotFound
+from core.job_users import refusal_of_users
 from core.tokens import new_session_token
 
 router = new_router("login")
@@ -179,6 +180,9 @@ def _log_in(context: AppContext, flows: LoginFlows, name: str, claims: LoginClai
     """A token of the user; ``kind``: "browser session" or "login"."""
     provider = flows.client(name).provider
     with context.write() as work:
+        refusal = refusal_of_users(context.settings)
+        if refusal is not None and find_identity(work, claims) is None:
+            raise Conflict(refusal)
         user = provision(work, provider, claims)
         made = add_login_token(
             work,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, cast
 
 from sqlalchemy import select
 from trainmaster.wire.base import Page
-from trainmaster.wire.usage import BudgetSet, BudgetView, PriceCreate, PriceView
+from trainmaster.wire.usage import BudgetAction, BudgetSet, BudgetView, PriceCreate, PriceView
 
 from api.app.unit_of_work import AppContext, AppContextDep, UnitOfWork
 from api.auth import Caller, PlatformAdmin, ProjectAccess, ProjectViewer, Reader
@@ -133,7 +133,7 @@ def _budget_views(work: UnitOfWork, context: AppContext, projects: list[Project]
         BudgetView(
             project=project.name,
             per_month=amount_of(budgets[project.id].micros_per_month) if project.id in budgets else None,
-            action=budgets[project.id].action if project.id in budgets else None,
+            action=cast("BudgetAction", budgets[project.id].action) if project.id in budgets else None,
             spent=amount_of(spent.get(project.id, 0)),
             currency=context.settings.currency,
             month=month_of(work.now),

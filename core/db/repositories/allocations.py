@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, cast
 
-from sqlalchemy import Select, and_, func, or_, select
+from sqlalchemy import and_, func, or_, select
 from sqlalchemy.orm import Session
 
 from core.db.repositories.nodes import labels_of
@@ -54,7 +54,7 @@ def read_allocations(
         yield from _allocation(row, row.start_at, row.end_at, row.gpu_milli, ends)
 
 
-def _rows(session: Session, query: Select[Any]) -> Iterator[Any]:
+def _rows(session: Session, query: Any) -> Iterator[Any]:
     for rows in session.execute(query.execution_options(yield_per=_ROWS)).partitions():
         yield from rows
 
@@ -78,7 +78,7 @@ _OWNER: Final = (Job.project_id, Job.user_id, Job.id.label("job_id"), Job.name, 
 _RESOURCES: Final = ("node", "gpu_model", "gpu_milli", "cpu_milli", "memory_bytes", "attempt_id")
 
 
-def _of_replicas(since: datetime, until: datetime, condition: Any) -> Select[Any]:
+def _of_replicas(since: datetime, until: datetime, condition: Any) -> Any:
     query = (
         select(
             *_OWNER,
@@ -101,7 +101,7 @@ def _overlaps(since: datetime, until: datetime) -> Any:
     return and_(Attempt.created_at < until, or_(Attempt.ended_at.is_(None), Attempt.ended_at > since))
 
 
-def _of_released(since: datetime, until: datetime, condition: Any) -> Select[Any]:
+def _of_released(since: datetime, until: datetime, condition: Any) -> Any:
     query = (
         select(
             *_OWNER,
