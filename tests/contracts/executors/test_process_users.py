@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+import venv
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -141,12 +142,20 @@ def test_requirements_are_built_as_the_project_and_shared_with_no_other(bench, t
         assert {owner(path)[0] for path in store.glob("built/*/lib/*/site-packages/alpha.py")} == {uid}
 
 
-def test_a_closed_environment_is_refused_with_what_to_do(bench, tmp_path):
+def test_of_a_closed_folder_the_environment_alone_is_shown(bench, tmp_path):
     folder = tmp_path / "closed"
-    (folder / "bin").mkdir(parents=True)
-    (folder / "pyvenv.cfg").write_text("")
-    folder.chmod(0o700)
-    ended, _ = run(bench, ("python", "-V"), environment={"venv": str(folder)})
+    folder.mkdir(mode=0o700)
+    (folder / "secret").write_text("mine")
+    venv.create(folder / "env", symlinks=True)
+    show = ("python", "-c", "import sys; print(sys.prefix); open(sys.prefix + '/../secret')")
+    ended, log = run(bench, show, environment={"venv": str(folder / "env")})
+    assert log.splitlines()[0] == str(folder / "env")
+    assert f"FileNotFoundError: [Errno 2] No such file or directory: '{folder}/env/../secret'" in log
+    tool = folder / "bin/python"
+    tool.parent.mkdir()
+    tool.write_text("#!/bin/sh\n")
+    tool.chmod(0o755)
+    ended, _ = run(bench, show, environment={"python": str(tool)}, index=1)
     assert ended.exit.cause is ExitCause.START_REFUSED
     assert "such as /opt" in ended.exit.sentence
 

@@ -95,7 +95,7 @@ def find_python(order: RuntimeOrder) -> CommandPython | None:
                 "environment.python: %s is no program of %s; name a Python that is there, such as /usr/bin/python3."
                 % (path, place)
             )
-        return CommandPython(_shown(order, path, "python"), {})
+        return _shown_python(order, _shown(order, path, "python"), {}, "python")
     if wanted.get("venv"):
         folder = _shown(order, wanted["venv"], "venv")
         if not os.path.isfile(folder + "/pyvenv.cfg") or not os.access(folder + "/bin/python", os.X_OK):
@@ -103,12 +103,43 @@ def find_python(order: RuntimeOrder) -> CommandPython | None:
                 "environment.venv: %s is no virtual environment of %s (pyvenv.cfg or a working bin/python is missing); "
                 "make it with `python3 -m venv %s`, or name another folder." % (folder, place, folder)
             )
-        return CommandPython(folder + "/bin/python", {"VIRTUAL_ENV": folder})
+        return _shown_python(order, folder + "/bin/python", {"VIRTUAL_ENV": folder}, "venv")
     if wanted.get("conda"):
         name = wanted["conda"]
         prefix = _shown(order, find_conda(name, place), "conda")
-        return CommandPython(prefix + "/bin/python", {"CONDA_PREFIX": prefix, "CONDA_DEFAULT_ENV": name})
+        variables = {"CONDA_PREFIX": prefix, "CONDA_DEFAULT_ENV": name}
+        return _shown_python(order, prefix + "/bin/python", variables, "conda")
     return None
+
+
+def _shown_python(order: RuntimeOrder, path: str, variables: dict[str, str], field: str) -> CommandPython:
+    """The Python at ``path``. Jobs with a user of their own do not see folders such as ``/root``, but the environment
+    in it, and the Python that the environment is based on.
+    """
+    python = CommandPython(path, variables)
+    for each in dict.fromkeys((path, os.path.realpath(path))) if order.uid is not None else ():
+        closed = closed_folders([each])
+        if not closed:
+            continue
+        prefix = os.path.dirname(os.path.dirname(each))
+        if not _is_prefix(prefix):
+            raise EnvironmentRefused(
+                "environment.%s: %s lies in %s, which only its owner may enter, and in no environment of Python that "
+                "could be shown alone; name one in a folder that all users may read, such as /opt."
+                % (field, path, closed[0])
+            )
+        python.needed_paths.append(prefix)
+    return python
+
+
+def _is_prefix(folder: str) -> bool:
+    """Whether Python, or an environment of it, is installed in ``folder``."""
+    try:
+        names = os.listdir(folder + "/lib")
+    except OSError:
+        names = []
+    own = [folder + "/pyvenv.cfg", folder + "/conda-meta"]
+    return any(map(os.path.exists, own)) or any(name.startswith("python3.") for name in names)
 
 
 def _shown(order: RuntimeOrder, path: str, field: str) -> str:
@@ -121,11 +152,6 @@ def _shown(order: RuntimeOrder, path: str, field: str) -> str:
                 "environment.%s: %s lies in the platform's own folder, which jobs do not see; name one outside of it."
                 % (field, path)
             )
-    if order.uid is not None and field != "python" and (closed := closed_folders([path + "/bin"])):
-        raise EnvironmentRefused(
-            "environment.%s: %s lies in %s, which only its owner may enter; make it in a folder that all users may "
-            "read, such as /opt." % (field, path, closed[0])
-        )
     return path
 
 

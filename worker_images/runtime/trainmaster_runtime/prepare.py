@@ -235,13 +235,14 @@ def _find_python(
 
     try:
         python = find_python(order)
+        if python is not None:
+            order.needed_paths = [*order.needed_paths, *python.needed_paths]
         if order.environment.get("requirements"):
             python = LayerStore(order, state, log, check_stop).demand(python)
+            order.needed_paths = [*order.needed_paths, *python.needed_paths]
     except EnvironmentRefused as error:
         cause = "start_failed" if error.is_transient else "start_refused"
         raise NotStarted(ReplicaEnd(cause, None, str(error))) from error
-    if python is not None:
-        order.needed_paths = [*order.needed_paths, *python.needed_paths]
     return python
 
 
