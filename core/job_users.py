@@ -82,6 +82,8 @@ def find_job_users(settings: Settings) -> JobUsers | str:
     Raises:
         BadSettings: the range has a user id that this machine uses already.
     """
+    if settings.job_uids == "off":
+        return "TRAINMASTER_JOB_UIDS is off"
     first, last = map(int, settings.job_uids.split("-"))
     why = why_not(first, last)
     if why is not None:

@@ -313,6 +313,7 @@ EXCEPTION_BY_CODE: Final[Mapping[str, type[TrainmasterError]]] = {
             TooManyRequests,
             InsufficientStorage,
             StorageQuotaExceeded,
+            BudgetExceeded,
             Unavailable,
             ProviderFailed,
             ModelUnreachable,

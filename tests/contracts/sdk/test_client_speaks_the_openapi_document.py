@@ -91,6 +91,10 @@ ARGUMENTS: dict[str, Any] = {
     "accelerator": "NVIDIA_L4",
     "count": 2,
     "location": "us-central1",
+    "resource": "gpu",
+    "per_hour": "2.5",
+    "price": "price-1",
+    "per_month": "5000",
 }
 
 

@@ -49,6 +49,7 @@ SCRIPT = textwrap.dedent(
 def begin(client: Any, out: Path, enough: Path, code: Path) -> str:
     """Its id. Trials leave marks in ``out``; the last ones end when ``enough`` is there."""
     out.mkdir()
+    out.chmod(0o777)  # for the user of the project
     code.mkdir()
     numbers = {"STEPS": STEPS, "LEARNS_FROM": LEARNS_FROM, "TRIALS": TRIALS, "PARALLEL": PARALLEL}
     (code / "train.py").write_text("".join(f"{name} = {value}\n" for name, value in numbers.items()) + SCRIPT)

@@ -73,6 +73,12 @@ def test_a_free_range_is_taken(possible: Path, tmp_path: Path) -> None:
     assert "300001 to 365535" in str(describe(settings))
 
 
+def test_user_ids_can_be_turned_off(possible: Path) -> None:
+    possible.write_text("")
+    assert find_job_users(Settings(job_uids="off")) == "TRAINMASTER_JOB_UIDS is off"
+    assert "TRAINMASTER_JOB_UIDS is off" in str(refusal_of_users(Settings(job_uids="off", shared_trust=False)))
+
+
 @pytest.mark.parametrize("uids", ["5-9", "300000-200000", "a-b", "200000", "1000-70000"])
 def test_what_is_no_range_is_refused(uids: str) -> None:
     with pytest.raises(ValueError, match="job_uids"):

@@ -370,6 +370,8 @@ def test_openapi_tells_operations_once_with_tags_and_problems(app: FastAPI, clie
 def test_every_route_of_the_api_asks_who_calls(app: FastAPI, stranger: TestClient) -> None:
     """But for those that must not: health, readiness, login, and what editors fetch."""
     open_routes = {"get_health", "get_liveness", "get_readiness", "exchange_login", "open_session", "get_spec_schema"}
+    open_routes |= {"list_login_providers", "start_provider_login", "finish_provider_login"}
+    open_routes |= {"start_device_login", "poll_device_login"}
     for path, methods in app.openapi()["paths"].items():
         for method, operation in methods.items():
             if operation["operationId"] in open_routes:
