@@ -26,6 +26,7 @@ from trainmaster.wire.base import Page
 from api.app.fair_use import fair_use_of
 from api.app.unit_of_work import AppContext, AppContextDep
 from api.auth import PlatformAdmin, Reader, caller_of_token, refuse_foreign_page
+from api.http.paging import PageParams, cut, make_cursor, newest_rows, plain, read_cursor
 from api.http.routing import new_router
 from api.login import add_login_token, identity_of, set_session_cookie
 from api.oidc.flows import DEFAULT_PAGE, LOGIN_TTL, AuthorizationResponse, LoginFlows
@@ -57,9 +58,13 @@ Flows = Annotated[LoginFlows, Depends(_oidc)]
     summary="Identity providers by which users may log in",
     openapi_extra=_OPEN,
 )
-async def list_login_providers(flows: Flows) -> list[LoginProviderView]:
-    """In the order of the settings. Tokens and login links work with any of them."""
-    return [LoginProviderView(name=provider.name, label=provider.title) for provider in flows.providers]
+async def list_login_providers(flows: Flows, page: PageParams) -> Page[LoginProviderView]:
+    """In the order of their names. Tokens and login links work with any of them."""
+    after = "" if page.cursor is None else plain(read_cursor(page.cursor, (str,))[0])
+    behind = sorted((each for each in flows.providers if each.name > after), key=lambda each: each.name)
+    shown, is_cut = cut(behind, page.limit)
+    views = [LoginProviderView(name=provider.name, label=provider.title) for provider in shown]
+    return Page(items=views, next_cursor=make_cursor(shown[-1].name) if is_cut else None)
 
 
 @router.post(
@@ -196,14 +201,14 @@ def _log_in(context: AppContext, flows: LoginFlows, name: str, claims: LoginClai
 
 
 @router.get("/users/{user}/identities", operation_id="list_identities", summary="Identities by which a user logs in")
-def list_identities(user: str, caller: Reader, context: AppContextDep) -> Page[IdentityView]:
-    """Oldest first. Platform admins see those of all users, others their own."""
+def list_identities(user: str, caller: Reader, context: AppContextDep, page: PageParams) -> Page[IdentityView]:
+    """The newest first. Platform admins see those of all users, others their own."""
     if user != caller.user and not caller.is_admin:
         raise Forbidden("Only a platform admin sees identities of other users.")
     with context.read() as work:
         query = select(UserIdentity).join(User, User.id == UserIdentity.user_id).where(User.name == user)
-        rows = work.session.scalars(query.order_by(UserIdentity.created_at, UserIdentity.id))
-        return Page(items=[_view_of(row) for row in rows], next_cursor=None)
+        rows, cursor = newest_rows(work.session, query, UserIdentity, page)
+        return Page(items=[_view_of(row) for (row,) in rows], next_cursor=cursor)
 
 
 @router.post(

@@ -11,7 +11,7 @@ from trainmaster.wire.usage import BudgetAction, BudgetSet, BudgetView, PriceCre
 
 from api.app.unit_of_work import AppContext, AppContextDep, UnitOfWork
 from api.auth import Caller, PlatformAdmin, ProjectAccess, ProjectViewer, Reader
-from api.http.paging import PageParams, rows_by_name
+from api.http.paging import PageParams, newest_rows, rows_by_name
 from api.http.routing import new_router
 from core.db.repositories.budgets import month_of, spent_by_project
 from core.db.tables import BudgetRow, PriceRow, Project
@@ -25,13 +25,11 @@ _PRICES: Final = 1_000
 
 
 @router.get("/prices", operation_id="list_prices", summary="Prices")
-def list_prices(_caller: Reader, context: AppContextDep) -> Page[PriceView]:
-    """By resource and GPU model, the newest first. What has no price is free."""
+def list_prices(_caller: Reader, context: AppContextDep, page: PageParams) -> Page[PriceView]:
+    """The newest first. What has no price is free."""
     with context.read() as work:
-        rows = work.session.scalars(
-            select(PriceRow).order_by(PriceRow.resource, PriceRow.gpu_model, PriceRow.effective_from.desc())
-        )
-        return Page(items=[_price_view(row, context) for row in rows])
+        rows, cursor = newest_rows(work.session, select(PriceRow), PriceRow, page)
+        return Page(items=[_price_view(row, context) for (row,) in rows], next_cursor=cursor)
 
 
 @router.post("/prices", operation_id="create_price", summary="Add a price", status_code=201)

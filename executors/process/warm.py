@@ -14,6 +14,7 @@ import resource
 import shlex
 import signal
 import socket
+import stat
 import struct
 import subprocess
 import sys
@@ -222,7 +223,9 @@ def _is_roots(path: str) -> bool:
     for name in (Path(path), Path(path).resolve()):
         for place in (name, *name.parents):
             status = place.lstat()
-            if status.st_uid != 0 or (status.st_mode & 0o022 and not place.is_symlink()):
+            # In a sticky folder such as /tmp nobody replaces what is root's.
+            is_sticky = stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX
+            if status.st_uid != 0 or (status.st_mode & 0o022 and not place.is_symlink() and not is_sticky):
                 return False
     return True
 

@@ -1,4 +1,4 @@
-"""Each project gets a user id for its plain processes, when its first job starts: see ``core.job_users``.
+"""Each project gets a user id for its plain processes, when its first job starts.
 
 Revision ID: 0042
 Revises: 0041

@@ -11,6 +11,8 @@ from trainmaster.client.flows.models import download_version, get_batch_outcome,
 from trainmaster.client.flows.streams import StateNotice
 from trainmaster.client.flows.studies import create_study_with_code, wait_for_automl, wait_for_study
 from trainmaster.wire.admin import (
+    IdentityView,
+    LoginProviderView,
     MemberView,
     NodeView,
     ProjectView,
@@ -46,7 +48,8 @@ class Operations:
     get_me = ClientMethod(admin.get_me)
     exchange_login_code = ClientMethod(admin.exchange_login_code)
     create_login_code = ClientMethod(admin.create_login_code)
-    list_login_providers = ClientMethod(admin.list_login_providers)
+    list_login_providers = IterMethod(pages.list_login_providers, LoginProviderView)
+    list_login_providers_page = ClientMethod(admin.list_login_providers_page)
     start_device_login = ClientMethod(admin.start_device_login)
     poll_device_login = ClientMethod(admin.poll_device_login)
     get_spec_schema = ClientMethod(admin.get_spec_schema)
@@ -257,7 +260,8 @@ class Operations:
     list_users_page = ClientMethod(admin.list_users_page)
     create_user = ClientMethod(admin.create_user)
     update_user = ClientMethod(admin.update_user)
-    list_identities = ClientMethod(admin.list_identities)
+    list_identities = IterMethod(pages.list_identities, IdentityView)
+    list_identities_page = ClientMethod(admin.list_identities_page)
     link_identity = ClientMethod(admin.link_identity)
     unlink_identity = ClientMethod(admin.unlink_identity)
     list_tokens = IterMethod(pages.list_tokens, TokenView)

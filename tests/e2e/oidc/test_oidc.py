@@ -28,7 +28,7 @@ def test_a_login_creates_the_user_and_synchronises_its_groups(stage: Stage) -> N
         "next": "/jobs",
     }  # fmt: skip
     assert browser.http.get("/api/v1/me").json()["user"] == "ann"
-    (identity,) = stage.platform.client.list_identities("ann").items
+    (identity,) = stage.platform.client.list_identities("ann")
     assert (identity.issuer, identity.subject, identity.email) == (stage.issuer, "u-1", "ann@example.com")
     stage.change_groups("u-1", [])
     assert PlainBrowser(stage).log_in("u-1").json()["projects"] == {}

@@ -43,7 +43,7 @@ class Disk:
 
     def __call__(self, fd: int) -> Any:
         self.requested += 1
-        return SimpleNamespace(f_bavail=self.free, f_frsize=1)
+        return SimpleNamespace(f_bavail=self.free, f_blocks=self.free, f_frsize=1, f_files=0)
 
 
 @pytest.fixture

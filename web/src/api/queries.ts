@@ -36,7 +36,8 @@ export const meQuery = queryOptions({
 /** Identity providers by which users may log in. They are settings: the same until the platform restarts. */
 export const loginProvidersQuery = queryOptions({
   queryKey: ["loginProviders"],
-  queryFn: () => unwrap(api.GET("/api/v1/login/providers")),
+  queryFn: () =>
+    readAllPages((cursor) => unwrap(api.GET("/api/v1/login/providers", { params: { query: pageParams(cursor) } }))),
   staleTime: Infinity,
 });
 

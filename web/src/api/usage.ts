@@ -39,7 +39,10 @@ export const jobUsageQuery = (job: string) =>
 
 export const pricesQuery = queryOptions({
   queryKey: usageKeys.prices,
-  queryFn: async () => (await unwrap(api.GET("/api/v1/prices"))).items,
+  queryFn: () =>
+    readPages(MANY, (cursor) =>
+      unwrap(api.GET("/api/v1/prices", { params: { query: { limit: 200, ...(cursor ? { cursor } : {}) } } })),
+    ).then((page) => page.items),
 });
 
 export const budgetsQuery = queryOptions({

@@ -145,7 +145,7 @@ def price(ctx: typer.Context, json: options.Json = False) -> None:
 
 @price_app.command("list")
 def list_prices(json: options.Json = False) -> None:
-    """List the prices, the newest of each kind first."""
+    """List the prices, the newest first."""
     with session.client() as client:
         prices = list(client.list_prices())
     if json or session.current().as_json:

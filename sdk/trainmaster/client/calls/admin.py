@@ -66,9 +66,10 @@ def create_login_code() -> Call[LoginCodeCreated]:
     return typed(LoginCodeCreated, "create_login_code", "POST", "/login/codes")
 
 
-def list_login_providers() -> Call[list[LoginProviderView]]:
-    """The identity providers by which users may log in; needs no token."""
-    return typed(list[LoginProviderView], "list_login_providers", "GET", "/login/providers")
+def list_login_providers_page(*, limit: int | None = None, cursor: str | None = None) -> Call[Page[LoginProviderView]]:
+    """One page of the identity providers by which users may log in, by name."""
+    query = params(limit=limit, cursor=cursor)
+    return typed(Page[LoginProviderView], "list_login_providers", "GET", "/login/providers", query=query)
 
 
 def start_device_login(provider: str) -> Call[DeviceLoginStarted]:
@@ -167,9 +168,11 @@ def create_user(name: str, *, is_admin: bool = False) -> Call[UserView]:
     return typed(UserView, "create_user", "POST", "/users", body=UserCreate(name=name, is_admin=is_admin))
 
 
-def list_identities(user: str) -> Call[Page[IdentityView]]:
-    """All identities by which the user logs in, oldest first."""
-    return typed(Page[IdentityView], "list_identities", "GET", path("/users/{user}/identities", user=user))
+def list_identities_page(user: str, *, limit: int | None = None, cursor: str | None = None) -> Call[Page[IdentityView]]:
+    """One page of the identities by which the user logs in, the newest first."""
+    query = params(limit=limit, cursor=cursor)
+    at = path("/users/{user}/identities", user=user)
+    return typed(Page[IdentityView], "list_identities", "GET", at, query=query)
 
 
 def link_identity(user: str, *, provider: str, subject: str) -> Call[IdentityView]:

@@ -65,9 +65,9 @@ def get_job_usage(job: str) -> Call[JobUsage]:
     return typed(JobUsage, "get_job_usage", "GET", path("/jobs/{job}/usage", job=job))
 
 
-def list_prices_page() -> Call[Page[PriceView]]:
-    """The prices by resource and GPU model, the newest first."""
-    return typed(Page[PriceView], "list_prices", "GET", "/prices")
+def list_prices_page(*, limit: int | None = None, cursor: str | None = None) -> Call[Page[PriceView]]:
+    """One page of the prices, the newest first."""
+    return typed(Page[PriceView], "list_prices", "GET", "/prices", query=params(limit=limit, cursor=cursor))
 
 
 def create_price(

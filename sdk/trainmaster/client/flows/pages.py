@@ -234,9 +234,19 @@ def list_quotas() -> Flow[None]:
     return all_pages(lambda cursor: planner.list_quotas_page(limit=_LARGE, cursor=cursor))
 
 
+def list_login_providers() -> Flow[None]:
+    """The identity providers by which users may log in, by name."""
+    return all_pages(lambda cursor: admin.list_login_providers_page(limit=_LARGE, cursor=cursor))
+
+
+def list_identities(user: str) -> Flow[None]:
+    """The identities by which the user logs in, the newest first."""
+    return all_pages(lambda cursor: admin.list_identities_page(user, limit=_LARGE, cursor=cursor))
+
+
 def list_prices() -> Flow[None]:
-    """The prices by resource and GPU model, the newest first."""
-    return all_pages(lambda _: usage.list_prices_page())
+    """The prices, the newest first."""
+    return all_pages(lambda cursor: usage.list_prices_page(limit=_LARGE, cursor=cursor))
 
 
 def list_budgets() -> Flow[None]:

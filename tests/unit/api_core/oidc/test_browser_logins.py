@@ -12,7 +12,7 @@ from tests.unit.api_core.oidc.conftest import ISSUER, PAGE, Browser, ScriptedPro
 
 
 def test_a_login_opens_a_session_and_leads_back_to_the_page(browser: Browser, provider: ScriptedProvider) -> None:
-    assert browser.http.get("/api/v1/login/providers").json() == [{"name": "lab", "label": "The lab"}]
+    assert browser.http.get("/api/v1/login/providers").json()["items"] == [{"name": "lab", "label": "The lab"}]
     assert provider.requests == [], "nothing is fetched before the first login"
     query = browser.start("/jobs/job-1?tab=logs#end")
     assert query.keys() == {

@@ -85,7 +85,8 @@ def test_login_by_a_provider_waits_for_another_devices_browser(
 
 def test_login_without_a_token_names_the_providers(cli: Invoke, server: Any) -> None:
     server.on("GET", "/health", HEALTH)
-    server.on("GET", "/login/providers", [{"name": "lab", "label": "The lab"}, {"name": "staff", "label": "Staff"}])
+    providers = [{"name": "lab", "label": "The lab"}, {"name": "staff", "label": "Staff"}]
+    server.on("GET", "/login/providers", {"items": providers, "next_cursor": None})
     done = cli("login", "http://lab:8765")
     assert done.exit_code == 2
     assert "use `--provider lab` or `--provider staff`" in " ".join(done.stderr.split())
