@@ -136,8 +136,10 @@ def _ends(session: Session, since: datetime, until: datetime, condition: Any) ->
 
 def read_prices(session: Session) -> PriceList:
     """The prices, with the labels that nodes have now."""
-    rows = session.scalars(select(PriceRow))
-    labels = {node.name: labels_of(node) for node in session.scalars(select(Node))}
+    rows = session.scalars(select(PriceRow)).all()
+    # Of thousands of nodes, read only where a price asks for labels.
+    has_selector = any(row.node_selector for row in rows)
+    labels = {node.name: labels_of(node) for node in session.scalars(select(Node))} if has_selector else {}
     return PriceList((price_of(row) for row in rows), labels)
 
 

@@ -87,7 +87,7 @@ def hours(report: Any, figure: str = "gpu_hours") -> dict[str, float]:
     return {group["key"]: group[figure] for group in report.json()["groups"]}
 
 
-def test_what_replicas_held_is_summed_to_the_second(fleet: Any) -> None:
+def test_usage_is_summed_to_the_second(fleet: Any) -> None:
     report = fleet.call("root", "GET", "/usage")
     assert report.status_code == 200, report.text
     # 2 h x 2 and half an hour of the released one; 10 h x 2; 5 h x 2. Half a GPU for an hour.
@@ -168,7 +168,7 @@ def test_others_see_their_own_projects_alone(fleet: Any) -> None:
         ({"user": "who"}, "user"),
     ],
 )
-def test_what_cannot_be_asked_is_named(fleet: Any, params: dict[str, str], field: str) -> None:
+def test_a_wrong_query_names_its_field(fleet: Any, params: dict[str, str], field: str) -> None:
     refused = fleet.call("root", "GET", "/usage", params=params)
     assert (refused.status_code, refused.json()["field"]) == (404 if field == "user" else 422, field)
 

@@ -24,7 +24,7 @@ T0 = datetime(2026, 11, 1, tzinfo=UTC)
 H = timedelta(hours=1)
 
 
-def held(start: float, end: float, **fields: object) -> Allocation:
+def allocated(start: float, end: float, **fields: object) -> Allocation:
     """From hour ``start`` to hour ``end``: two H100 of node-a, if nothing else is given."""
     resources = {"node": "node-a", "gpu_model": "H100", "gpu_milli": 2000, "cpu_milli": 4000, "memory_bytes": 2**30}
     return Allocation(T0 + start * H, T0 + end * H, **{**resources, **fields})  # type: ignore[arg-type]
@@ -43,34 +43,34 @@ def cost(allocation: Allocation, *prices: Price, labels: dict[str, dict[str, str
 
 
 def test_a_price_counts_from_its_time_on() -> None:
-    assert cost(held(0, 10)) == 0
-    assert cost(held(0, 10), gpu("2.50")) == Decimal(50)
-    assert cost(held(0, 10), gpu("2.50", 4)) == Decimal(30)  # nothing before
-    assert cost(held(0, 10), gpu("2.50"), gpu("1", 4)) == Decimal(32)  # 4 h x 2 x 2.50 + 6 h x 2 x 1
-    assert cost(held(-5, 0), gpu("2.50")) == 0
+    assert cost(allocated(0, 10)) == 0
+    assert cost(allocated(0, 10), gpu("2.50")) == Decimal(50)
+    assert cost(allocated(0, 10), gpu("2.50", 4)) == Decimal(30)  # nothing before
+    assert cost(allocated(0, 10), gpu("2.50"), gpu("1", 4)) == Decimal(32)  # 4 h x 2 x 2.50 + 6 h x 2 x 1
+    assert cost(allocated(-5, 0), gpu("2.50")) == 0
 
 
 def test_the_most_specific_price_counts_also_where_a_general_one_is_newer() -> None:
     prices = [gpu("1"), gpu("3", model="H100"), gpu("2", 5), gpu("9", model="A100"), gpu("7", pool="fast")]
-    assert cost(held(0, 10), *prices) == 60
-    assert cost(held(0, 10, gpu_model="L4"), *prices) == 30  # 5 h x 2 x 1 + 5 h x 2 x 2
-    assert cost(held(0, 10), *prices, labels={"node-a": {"pool": "fast"}}) == 140
+    assert cost(allocated(0, 10), *prices) == 60
+    assert cost(allocated(0, 10, gpu_model="L4"), *prices) == 30  # 5 h x 2 x 1 + 5 h x 2 x 2
+    assert cost(allocated(0, 10), *prices, labels={"node-a": {"pool": "fast"}}) == 140
 
 
 def test_cores_memory_and_parts_of_a_gpu_have_their_prices() -> None:
     price = [gpu("8"), Price("cpu", micros_of(Decimal("0.1")), T0), Price("memory", micros_of(Decimal("0.01")), T0)]
-    assert cost(held(0, 1, gpu_milli=250), *price) == Decimal("2.41")
-    assert cost(held(0, 1, gpu_milli=0, gpu_model=None), *price) == Decimal("0.41")
+    assert cost(allocated(0, 1, gpu_milli=250), *price) == Decimal("2.41")
+    assert cost(allocated(0, 1, gpu_milli=0, gpu_model=None), *price) == Decimal("0.41")
 
 
 def test_periods_share_an_allocation_and_lost_work_is_a_part_of_it() -> None:
     cuts = [T0, T0 + 24 * H, T0 + 48 * H, T0 + 72 * H]
     prices = PriceList([gpu("1")], {})
-    found = dict(allocation_totals(held(20, 60, lost_from=T0 + 47 * H), prices, cuts))
+    found = dict(allocation_totals(allocated(20, 60, lost_from=T0 + 47 * H), prices, cuts))
     assert {number: totals.gpu_hours for number, totals in found.items()} == {0: 8.0, 1: 48.0, 2: 24.0}
     assert {number: totals.lost_gpu_hours for number, totals in found.items()} == {0: 0.0, 1: 2.0, 2: 24.0}
     assert [amount_of(totals.lost_cost_micros) for totals in found.values()] == [0, 2, 24]
-    before_and_after = [list(allocation_totals(held(*span), prices, cuts)) for span in ((-9, 0), (72, 90))]
+    before_and_after = [list(allocation_totals(allocated(*span), prices, cuts)) for span in ((-9, 0), (72, 90))]
     assert before_and_after == [[], []]
 
 

@@ -40,7 +40,7 @@ def test_a_budget_needs_every_pod_of_its_attempt(server, budgets):
     assert request.body["metadata"]["ownerReferences"] == [OWNER]
 
 
-def test_an_older_cluster_gets_the_version_that_it_has_and_is_asked_once(server, budgets):
+def test_the_api_version_of_an_older_cluster_is_discovered_once(server, budgets):
     server.say(Answer(404), Answer(201, {}), Answer(201, {}))
     budgets.create(ORDER, "jobs", OWNER)
     budgets.create(ORDER, "jobs", OWNER)

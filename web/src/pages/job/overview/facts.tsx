@@ -43,12 +43,12 @@ function Registered({ job }: { job: string }) {
 function Usage({ job }: { job: string }) {
   const { data } = useQuery(jobUsageQuery(job));
   if (!data || data.jobs === 0) return null;
-  const held = data.gpu_hours > 0 ? `${number(data.gpu_hours)} GPU-hours` : `${number(data.cpu_hours)} core-hours`;
+  const amount = data.gpu_hours > 0 ? `${number(data.gpu_hours)} GPU-hours` : `${number(data.cpu_hours)} core-hours`;
   return (
     <>
       <dt>Usage</dt>
       <dd className="num">
-        {held}
+        {amount}
         {Number(data.cost) > 0 && `, ${Number(data.cost).toFixed(2)} ${data.currency}`}
       </dd>
     </>
