@@ -27,6 +27,7 @@ from scheduler.control.attempts.reconcile_result import ReconcileResult
 from scheduler.control.attempts.reconciler import Reconciler
 from scheduler.control.attempts.storage.transaction_batcher import ResultOrError
 from scheduler.control.context import ControlContext
+from scheduler.control.maintenance.budgets import check_budgets
 from scheduler.control.maintenance.gc import collect_garbage, gc_executor
 from scheduler.control.maintenance.nodes import sync_nodes
 from scheduler.control.maintenance.resync import SAFETY_RESYNC, STEADY_RESYNC, due_attempts, find_drifted
@@ -190,6 +191,11 @@ class SchedulerProcess:
         except ExecutorTryAgain as away:
             log.warning("executor.away", why=away.sentence)
         expire_waiting(self.control)
+
+    def measure_projects(self) -> None:
+        """Measure the storage of projects, in a thread, and sum what they have spent."""
+        self.storage_meter.start()
+        check_budgets(self.control)
 
     def gc_executor(self) -> None:
         """Remove from the executor what no live attempt owns."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
+from decimal import Decimal
 from typing import Any, Final
 
 import anyio
@@ -15,6 +16,7 @@ from anyio import from_thread, to_thread
 from sqlalchemy.orm import Session
 from trainmaster.wire.forecasts import (
     ClusterChange,
+    CostForecast,
     ExpectedStartView,
     ExplanationView,
     ForecastView,
@@ -33,11 +35,13 @@ from core.db.repositories.questions import ERROR, ForecastQuestion, QuestionKind
 from core.db.tables import Job, Project, StartForecastRow, User
 from core.domain.errors import Conflict, InvalidRequest, NotFound, TrainmasterError, Unavailable
 from core.domain.jobs.states import JobState
+from core.domain.sharing.costs import amount_of
 from core.domain.sharing.resources import gang_of
 from core.domain.sharing.wait_phrases import in_full
 from core.ids import new_id
 from core.wakeups import TOPIC_FORECAST
 
+_CENT: Final = Decimal("0.01")
 _FIRST_POLL_S: Final = 0.02
 _MAX_POLL_S: Final = 0.25
 _NOTIFY_AGAIN_S: Final = 1.0
@@ -111,7 +115,8 @@ async def forecast(
     Raises:
         Unavailable: no scheduler answers in time, or there are too many questions.
     """
-    found = forecast_view(await answer(context, caller, QuestionKind.FORECAST, ask.to_json()))
+    result = await answer(context, caller, QuestionKind.FORECAST, ask.to_json())
+    found = forecast_view(result).model_copy(update={"cost": cost_view(result.get("cost"), context.settings.currency)})
     if is_unchanged and found.wait_reason is not None:
         stored = await to_thread.run_sync(_stored_start, context, ask.job_id)
         return found if stored is None else found.model_copy(update={"start": stored})
@@ -238,6 +243,40 @@ def forecast_view(result: Mapping[str, Any]) -> ForecastView:
         later=[_option(option) for option in result["later"]],
         victims=[VictimView(**{**victim, "sentence": in_full(victim["sentence"])}) for victim in result["victims"]],
     )
+
+
+def cost_view(cost: Mapping[str, Any] | None, currency: str) -> CostForecast | None:
+    """The planner's figures as money, in one sentence."""
+    if cost is None:
+        return None
+    micros, run_s, limit_s = cost["micros_per_hour"], cost["run_s"], cost["limit_s"]
+
+    def during(seconds: float | None) -> Decimal | None:
+        return None if seconds is None else amount_of(round(micros * seconds / 3600)).quantize(_CENT)
+
+    expected, at_most = during(run_s), during(limit_s)
+    per_hour = f"{amount_of(micros):.2f} {currency} per hour{'' if cost['is_exact'] else ' at most'}"
+    ceiling = "" if at_most is None else f"at most {at_most} {currency} by its max_run_time of {_time(limit_s)}"
+    if expected is not None:
+        sentence = f"About {expected} {currency}: {per_hour} for {_time(run_s)}, as learnt from {cost['source']}"
+        sentence += f"; {ceiling}" if ceiling else ""
+    elif ceiling:
+        sentence = f"{ceiling[0].upper()}{ceiling[1:]}, at {per_hour}; its run time is not known yet"
+    else:
+        sentence = f"{per_hour}; its run time is not known yet, and a max_run_time would limit its cost"
+    return CostForecast(
+        sentence=f"{sentence}.",
+        currency=currency,
+        per_hour=amount_of(micros),
+        basis="unknown" if expected is None and at_most is None else "limit" if expected is None else "learnt",
+        expected=expected,
+        at_most=at_most,
+        run_s=run_s,
+    )
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def _reason(reason: Mapping[str, Any] | None) -> WaitReasonView | None:

@@ -26,6 +26,7 @@ from api.app.unit_of_work import AppContext, UnitOfWork
 from api.auth import Caller, ProjectMembership
 from api.jobs.locations import JobOutput, check_locations
 from core.db.json import dump_json
+from core.db.repositories.budgets import LOWER_PRIORITY
 from core.db.repositories.storage_usage import state_columns, state_of_row
 from core.db.repositories.submission import JobSubmission, KeyClaim, NewJob, new_job, write_job
 from core.db.tables import Archive, IdempotencyKey, Job, Project, Secret, StorageUsage, Study
@@ -136,7 +137,9 @@ def budget_warnings(context: AppContext, member: ProjectMembership) -> list[str]
     budget = context.budgets.find(member.project_id, context.clock())
     if budget is None or budget.spent_micros * 5 < budget.micros_per_month * 4:
         return []
-    return [f"{_spent(context, member, budget)}."]
+    then = "; its waiting jobs come behind those of all other projects"
+    is_behind = budget.is_spent and budget.action == LOWER_PRIORITY
+    return [f"{_spent(context, member, budget)}{then if is_behind else ''}."]
 
 
 def _spent(context: AppContext, member: ProjectMembership, budget: CachedBudget) -> str:

@@ -16,10 +16,8 @@ from api.app.unit_of_work import AppContext
 from api.auth import JobAccess
 from core.db.repositories.metrics.reads import SeriesFilter, StoredSeries, find_series, values_since
 from core.db.tables import MetricStream
-from core.domain.metrics import SERIES_OF_JOB, SYSTEM
+from core.domain.metrics import IDLE_GPU_PERCENT, SERIES_OF_JOB, SYSTEM
 
-# A GPU below this is idle: even a training that always waits for its data has a higher utilisation.
-IDLE_PERCENT: Final = 5.0
 # A replica whose utilisation differs by more from the median of its role slows the role down, or idles.
 FAR_PERCENT: Final = 30.0
 _GPU: Final = re.compile(
@@ -68,7 +66,7 @@ def notes_of(replicas: Sequence[ReplicaUse]) -> list[str]:
                 else f"GPU {', '.join(map(str, idle))} of {len(replica.gpus)} idles"
             )
             notes.append(
-                f"{replica.role}-{replica.index}: {devices} (below {IDLE_PERCENT:g} %); "
+                f"{replica.role}-{replica.index}: {devices} (below {IDLE_GPU_PERCENT:g} %); "
                 "request fewer GPUs, or check whether the input pipeline is too slow."
             )
         notes += [f"{replica.role}-{replica.index}: {fault}" for gpu in replica.gpus for fault in _faults(gpu)]
@@ -155,7 +153,7 @@ def _use(series: Sequence[StoredSeries], values: Mapping[int, Sequence[float]]) 
         if (
             match[2] == "utilisation_percent"
             and mean is not None
-            and mean < IDLE_PERCENT
+            and mean < IDLE_GPU_PERCENT
             and count >= _MIN_IDLE_SAMPLES
         ):
             idle.add(number)

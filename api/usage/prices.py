@@ -13,11 +13,12 @@ from api.app.unit_of_work import AppContext, AppContextDep, UnitOfWork
 from api.auth import Caller, PlatformAdmin, ProjectAccess, ProjectViewer, Reader
 from api.http.paging import PageParams, newest_rows, rows_by_name
 from api.http.routing import new_router
-from core.db.repositories.budgets import month_of, spent_by_project
+from core.db.repositories.budgets import LOWER_PRIORITY, month_of, spent_by_project, update_spent
 from core.db.tables import BudgetRow, PriceRow, Project
 from core.domain.errors import Conflict, InvalidRequest, NotFound
 from core.domain.sharing.costs import amount_of, micros_of
 from core.ids import new_id
+from core.wakeups import TOPIC_TICK
 
 router = new_router("usage")
 
@@ -99,8 +100,11 @@ def set_budget(project: str, body: BudgetSet, caller: PlatformAdmin, context: Ap
         budget.micros_per_month, budget.action = micros_of(body.per_month), body.action
         budget.updated_by, budget.updated_at = caller.user_id, work.now
         work.record_event("budget.set", caller.actor, project_id=row.id, data=body.model_dump(mode="json"))
+        budget.is_spent = budget.is_spent and body.action == LOWER_PRIORITY
         work.session.flush()
+        update_spent(work.session, work.now)
         view = _budget_views(work, context, [row])[0]
+        work.notify(TOPIC_TICK)
     context.budgets.clear()
     return view
 

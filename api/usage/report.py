@@ -110,6 +110,8 @@ def _figures(group: _Group) -> dict[str, Any]:
         "cost": amount_of(totals.cost_micros),
         "lost_gpu_hours": totals.lost_gpu_hours,
         "lost_cost": amount_of(totals.lost_cost_micros),
+        "idle_gpu_hours": totals.idle_gpu_hours,
+        "idle_cost": amount_of(totals.idle_cost_micros),
     }
 
 

@@ -11,7 +11,7 @@ import math
 import zlib
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from operator import eq, le, sub
 from typing import Any, Final, Literal
@@ -30,6 +30,9 @@ TEXT_LIMIT: Final = 64 * 1024  # bytes
 
 # Prefix of the platform's own series, such as machine metrics.
 SYSTEM: Final = "system/"
+# A GPU below this is idle: even a training that always waits for its data has a higher utilisation.
+IDLE_GPU_PERCENT: Final = 5.0
+_GPU_UTILISATION: Final = ("system/gpu.", "/utilisation_percent")
 _WIDTH: Final = 8  # bytes of each number, whole or real
 _LEVEL: Final = 1  # of zlib: 9 saves a tenth more at ten times the work
 
@@ -103,6 +106,13 @@ class Points:
     def to_bytes(self) -> bytes:
         """24 bytes a point, fast to write and read: for data that is compacted soon."""
         return self.steps.tobytes() + self.times.tobytes() + self.values.tobytes()
+
+
+def count_gpu_samples(series: Mapping[str, Points]) -> tuple[int, int]:
+    """Samples of GPUs' utilisation among ``series``, and how many of them show an idle GPU."""
+    prefix, suffix = _GPU_UTILISATION
+    found = [points.values for name, points in series.items() if name.startswith(prefix) and name.endswith(suffix)]
+    return sum(map(len, found)), sum(value < IDLE_GPU_PERCENT for values in found for value in values)
 
 
 def unpack(data: bytes) -> Points:

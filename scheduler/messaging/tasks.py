@@ -41,7 +41,7 @@ class Tasks:
             celery_app.SYNC_NODES: process.sync_nodes,
             celery_app.GC_EXECUTOR: process.gc_executor,
             celery_app.COLLECT_GARBAGE: process.collect_garbage,
-            celery_app.MEASURE_STORAGE: process.storage_meter.start,
+            celery_app.MEASURE_STORAGE: process.measure_projects,
             celery_app.START_FORECASTS: process.write_start_forecasts,
         }
 

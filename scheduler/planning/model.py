@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from math import inf
-from typing import Any
+from typing import Any, Final
 
 from trainmaster.wire.jobs import INFEASIBLE_CODES
 
@@ -16,6 +16,8 @@ from core.domain.jobs.speed_curve import UNMEASURED, SpeedCurve
 from core.domain.sharing.policy import Policy
 from core.domain.sharing.quota import Quota as Quota  # noqa: PLC0414 (the planner speaks of it, too)
 from core.domain.sharing.resources import Amounts, Gang
+
+OVER_BUDGET: Final = -1  # a priority below all that users can set
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +174,8 @@ class GrowingGang:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """A project in the planner's view. ``weight``: its weight in fair sharing.
+    """A project in the planner's view. ``weight``: its weight in fair sharing. ``is_over_budget``: it has spent its
+    budget, and its waiting jobs have the priority ``OVER_BUDGET`` for that.
 
     ``usage``: decayed mean of its past dominant share (0 to 1 of the cluster; half-life
     ``Policy.usage_half_life_s``). ``user_usage``: the same per user. ``user_weights``: weight per user, 1 if not
@@ -185,6 +188,7 @@ class Account:
     usage: float = 0.0
     user_usage: Mapping[str, float] = field(default_factory=dict)
     user_weights: Mapping[str, float] = field(default_factory=dict)
+    is_over_budget: bool = False
 
 
 @dataclass(frozen=True, slots=True)

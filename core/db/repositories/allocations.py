@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, cast
 
-from sqlalchemy import and_, func, or_, select
+from sqlalchemy import and_, func, null, or_, select
 from sqlalchemy.orm import Session
 
 from core.db.repositories.nodes import labels_of
-from core.db.tables import Attempt, Checkpoint, Job, Node, PriceRow, ReleasedAllocation, Replica
+from core.db.tables import Attempt, Checkpoint, Job, MetricStream, Node, PriceRow, ReleasedAllocation, Replica
 from core.domain.jobs.exits import ExitKind
 from core.domain.jobs.states import ReplicaState
 from core.domain.sharing.costs import Allocation, Price, PriceList, Resource
@@ -69,7 +69,16 @@ def _allocation(
     yield (
         owner,
         Allocation(
-            start, end, row.node, model, gpu_milli, row.cpu_milli, row.memory_bytes, lost_from.get(row.attempt_id)
+            start,
+            end,
+            row.node,
+            model,
+            gpu_milli,
+            row.cpu_milli,
+            row.memory_bytes,
+            lost_from.get(row.attempt_id),
+            row.gpu_samples or 0,
+            row.idle_gpu_samples or 0,
         ),
     )
 
@@ -89,9 +98,20 @@ def _of_replicas(since: datetime, until: datetime, condition: Any) -> Any:
             Replica.ended_at,
             Attempt.created_at.label("attempt_created_at"),
             Attempt.ended_at.label("attempt_ended_at"),
+            MetricStream.gpu_samples,
+            MetricStream.idle_gpu_samples,
         )
         .join(Attempt, Attempt.id == Replica.attempt_id)
         .join(Job, Job.id == Replica.job_id)
+        .outerjoin(
+            MetricStream,
+            and_(
+                MetricStream.owner_id == Replica.job_id,
+                MetricStream.attempt == Attempt.number,
+                MetricStream.role == Replica.role,
+                MetricStream.index == Replica.index,
+            ),
+        )
         .where(Replica.memory_bytes > 0, _overlaps(since, until))
     )
     return query if condition is None else query.where(condition)
@@ -108,6 +128,9 @@ def _of_released(since: datetime, until: datetime, condition: Any) -> Any:
             *(getattr(ReleasedAllocation, name) for name in _RESOURCES),
             ReleasedAllocation.start_at,
             ReleasedAllocation.end_at,
+            # The samples of a replica that left are among those of the one that took its index.
+            null().label("gpu_samples"),
+            null().label("idle_gpu_samples"),
         )
         .join(Job, Job.id == ReleasedAllocation.job_id)
         .where(ReleasedAllocation.start_at < until, ReleasedAllocation.end_at > since)

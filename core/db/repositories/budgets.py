@@ -1,14 +1,18 @@
-"""What projects have spent in a calendar month."""
+"""What projects have spent in a calendar month, and whose budget that exceeds."""
 
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Final
 
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from core.db.repositories.allocations import read_allocations, read_prices
-from core.db.tables import Job
+from core.db.tables import BudgetRow, Job
 from core.domain.sharing.costs import ResourceTotals, allocation_totals
+
+LOWER_PRIORITY: Final = "lower_priority"  # the action of a budget
 
 
 def month_of(now: datetime) -> datetime:
@@ -31,3 +35,16 @@ def spent_by_project(session: Session, project_ids: list[str], now: datetime) ->
             for _, totals in allocation_totals(allocation, prices, cuts):
                 sums.setdefault(owner.project_id, ResourceTotals()).add(totals)
     return {project_id: totals.cost_micros for project_id, totals in sums.items()}
+
+
+def update_spent(session: Session, now: datetime) -> list[BudgetRow]:
+    """Bring ``is_spent`` up to date in the budgets that lower the priority; returns those in which it changed."""
+    budgets = session.scalars(select(BudgetRow).where(BudgetRow.action == LOWER_PRIORITY)).all()
+    spent = spent_by_project(session, [budget.project_id for budget in budgets], now)
+    changed = []
+    for budget in budgets:
+        is_spent = spent.get(budget.project_id, 0) >= budget.micros_per_month
+        if is_spent is not budget.is_spent:
+            budget.is_spent = is_spent
+            changed.append(budget)
+    return changed

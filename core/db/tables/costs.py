@@ -46,11 +46,16 @@ class PriceRow(Base):
 
 
 class BudgetRow(Base):
-    """What a project may spend in a calendar month (UTC). ``action`` beyond it: ``warn`` or ``refuse`` new jobs."""
+    """What a project may spend in a calendar month (UTC).
+
+    ``action`` beyond it: ``warn``, ``refuse`` new jobs, or ``lower_priority``: its waiting jobs come behind all others.
+    ``is_spent``: for the planner; kept by the scheduler, and up to date for the last of these actions alone.
+    """
 
     __tablename__ = "budgets"
     project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"), primary_key=True)
     micros_per_month: Mapped[int] = mapped_column(BigInteger)
     action: Mapped[str]
+    is_spent: Mapped[bool] = mapped_column(default=False)
     updated_by: Mapped[str]
     updated_at: Mapped[datetime]

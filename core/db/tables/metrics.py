@@ -25,6 +25,7 @@ class MetricStream(Base):
     ``owner_id``: a job's id, or that of another owner of metrics. ``writers``: the last batch number of each sender,
     for deduplication, and the names claimed by a client such as MLflow's. ``pending_points``: points in segments;
     ``compactions`` grows with each compaction, by which a reader notices an inconsistent read.
+    ``gpu_samples``: samples of its GPUs' utilisation, of which ``idle_gpu_samples`` showed an idle one.
     """
 
     __tablename__ = "metric_streams"
@@ -40,6 +41,8 @@ class MetricStream(Base):
     compactions: Mapped[int] = mapped_column(BigInteger, default=0)
     objects: Mapped[int] = mapped_column(BigInteger, default=0)  # total written
     object_bytes: Mapped[int] = mapped_column(BigInteger, default=0)  # currently stored
+    gpu_samples: Mapped[int] = mapped_column(BigInteger, default=0)
+    idle_gpu_samples: Mapped[int] = mapped_column(BigInteger, default=0)
     writers: Mapped[dict[str, Any]] = mapped_column(default=dict)
     updated_at: Mapped[datetime]
     __table_args__ = (UniqueConstraint("owner_id", "attempt", "role", "replica_index"),)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from decimal import ROUND_HALF_EVEN, Decimal
 from typing import Final, Literal
@@ -53,7 +53,8 @@ class Price:
 class Allocation:
     """Resources of a replica on a node from ``start`` to ``end``, which is later. ``gpu_milli``: of all its GPUs.
 
-    ``lost_from``: work since then was lost with the end of its attempt; ``None``: none was.
+    ``lost_from``: work since then was lost with the end of its attempt; ``None``: none was. Of ``gpu_samples`` of its
+    GPUs' utilisation ``idle_gpu_samples`` showed an idle GPU.
     """
 
     start: datetime
@@ -64,6 +65,8 @@ class Allocation:
     cpu_milli: int
     memory_bytes: int
     lost_from: datetime | None = None
+    gpu_samples: int = 0
+    idle_gpu_samples: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +102,15 @@ class PriceList:
             self._rates[node, gpu_model] = found
         return found
 
+    def __bool__(self) -> bool:
+        return bool(self._prices)
+
+    def micros_per_hour(self, allocation: Allocation) -> int:
+        """What ``allocation`` costs per hour at its start."""
+        times, rates = self.rates(allocation.node, allocation.gpu_model)
+        effective = bisect_right(times, allocation.start)
+        return _rounded(rates[effective - 1].cost(allocation, _HOUR_US)) if effective else 0
+
 
 def _rates_at(prices: Sequence[Price], at: datetime) -> _Rates:
     def rate(resource: Resource) -> int:
@@ -119,6 +131,8 @@ class ResourceTotals:
     cost: int = 0
     lost_gpu: int = 0
     lost_cost: int = 0
+    idle_gpu: int = 0
+    idle_cost: int = 0
 
     def add(self, other: ResourceTotals) -> None:
         self.gpu += other.gpu
@@ -127,6 +141,8 @@ class ResourceTotals:
         self.cost += other.cost
         self.lost_gpu += other.lost_gpu
         self.lost_cost += other.lost_cost
+        self.idle_gpu += other.idle_gpu
+        self.idle_cost += other.idle_cost
 
     @property
     def gpu_hours(self) -> float:
@@ -145,12 +161,20 @@ class ResourceTotals:
         return self.lost_gpu / _MILLI / _HOUR_US
 
     @property
+    def idle_gpu_hours(self) -> float:
+        return self.idle_gpu / _MILLI / _HOUR_US
+
+    @property
     def cost_micros(self) -> int:
         return _rounded(self.cost)
 
     @property
     def lost_cost_micros(self) -> int:
         return _rounded(self.lost_cost)
+
+    @property
+    def idle_cost_micros(self) -> int:
+        return _rounded(self.idle_cost)
 
 
 def _rounded(cost: int) -> int:
@@ -191,6 +215,12 @@ def _totals_between(
         lost_start = max(start, allocation.lost_from)
         totals.lost_gpu = allocation.gpu_milli * ((end - lost_start) // _MICROSECOND)
         totals.lost_cost = _cost_between(allocation, lost_start, end, times, rates)
+    if allocation.idle_gpu_samples and totals.gpu:
+        # Samples are of the whole allocation: of each part of it as much is idle.
+        idle, samples = allocation.idle_gpu_samples, allocation.gpu_samples
+        gpus_alone = replace(allocation, cpu_milli=0, memory_bytes=0)
+        totals.idle_gpu = totals.gpu * idle // samples
+        totals.idle_cost = _cost_between(gpus_alone, start, end, times, rates) * idle // samples
     return totals
 
 

@@ -12,8 +12,9 @@ from sqlalchemy import Text, cast, func, select
 from sqlalchemy.orm import Session
 
 from core.db.repositories import planning
+from core.db.repositories.budgets import LOWER_PRIORITY
 from core.db.repositories.planning import UsageKey
-from core.db.tables import BookingRow, PolicyRow, Project, User
+from core.db.tables import BookingRow, BudgetRow, PolicyRow, Project, User
 from core.domain.errors import InvalidRequest
 from core.domain.ids import NodeId
 from core.domain.sharing.policy import Policy
@@ -61,7 +62,13 @@ def settings_fingerprint(session: Session) -> tuple[Any, ...]:
             BookingRow.id
         )
     ).all()
-    return policy, tuple(map(tuple, projects)), tuple(map(tuple, bookings))
+    return policy, tuple(map(tuple, projects)), tuple(map(tuple, bookings)), over_budget(session)
+
+
+def over_budget(session: Session) -> frozenset[str]:
+    """The ids of the projects whose spent budget lowers the priority of their jobs."""
+    query = select(BudgetRow.project_id).where(BudgetRow.action == LOWER_PRIORITY, BudgetRow.is_spent)
+    return frozenset(session.scalars(query))
 
 
 def load_settings(session: Session, now: datetime) -> PlannerSettings:
@@ -82,6 +89,7 @@ def load_settings(session: Session, now: datetime) -> PlannerSettings:
         value = usage.value_at(now, policy.usage_half_life_s)
         past.setdefault(project_id, {})[users[user_id] if user_id else ""] = value
     accounts = []
+    over_budget_ids = over_budget(session)
     for row in projects:
         settings = _quota(row.name, row.quota)
         of_users = past.get(row.id, {})
@@ -93,6 +101,7 @@ def load_settings(session: Session, now: datetime) -> PlannerSettings:
                 of_users.get("", 0.0),
                 {user: value for user, value in of_users.items() if user},
                 settings.user_weights,
+                is_over_budget=row.id in over_budget_ids,
             )
         )
     bookings = tuple(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from math import isfinite
@@ -35,7 +35,15 @@ from scheduler.control.planning.running import (
 from scheduler.control.planning.speeds import Speeds
 from scheduler.planning.elastic_balance import next_balance
 from scheduler.planning.forecast.durations import JobTraits
-from scheduler.planning.model import Estimate, QueuedGang, Reason, Snapshot, WaitReasonCode
+from scheduler.planning.model import (
+    OVER_BUDGET,
+    Account,
+    Estimate,
+    QueuedGang,
+    Reason,
+    Snapshot,
+    WaitReasonCode,
+)
 from scheduler.planning.queue.overtaking import next_overtaken_s
 from scheduler.planning.queue.policy_key import BY_LENGTH, next_comparison_s, turns_taken
 
@@ -166,13 +174,14 @@ def load_snapshot(session: Session, cache: SnapshotCache, now: datetime, *, can_
     growing = tuple(replace(gang, speed=curves.get(gang.job_id, UNMEASURED)) for gang in growing)
     # An engine that cannot send new worlds to replicas cannot shrink a gang.
     policy = settings.policy if can_grow else replace(settings.policy, shrinks=False)
+    queued = (
+        _with_speed(job.queued, cache.speeds) if job.queued.shape in elastic_shapes else job.queued
+        for job in cache.jobs.values()
+    )
     snapshot = Snapshot(
         now=now,
         nodes=cache.node_cache.nodes(session, usage_of(holdings.values())),
-        queued=tuple(
-            _with_speed(job.queued, cache.speeds) if job.queued.shape in elastic_shapes else job.queued
-            for job in cache.jobs.values()
-        ),
+        queued=tuple(with_budget_priority(queued, settings.accounts)),
         running=(*(attempt.view for attempt in live), *leaving),
         growing=growing,
         accounts=settings.accounts,
@@ -206,6 +215,14 @@ def load_snapshot(session: Session, cache: SnapshotCache, now: datetime, *, can_
         known_usage=frozenset(settings.usage),
         reason_keys={job_id: job.reason_key for job_id, job in cache.jobs.items()},
     )
+
+
+def with_budget_priority(jobs: Iterable[QueuedGang], accounts: Sequence[Account]) -> Iterable[QueuedGang]:
+    """``jobs``, with the lowest priority for those of projects that are over their budget."""
+    projects = {account.project for account in accounts if account.is_over_budget}
+    if not projects:
+        return jobs
+    return [replace(job, priority=OVER_BUDGET) if job.project in projects else job for job in jobs]
 
 
 def _with_speed(job: QueuedGang, speeds: Speeds) -> QueuedGang:

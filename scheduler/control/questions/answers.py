@@ -19,9 +19,11 @@ from trainmaster.studies import Space, StudySpec
 
 from core.db.engine import unit_of_work
 from core.db.repositories import questions, studies
+from core.db.repositories.allocations import read_prices
 from core.db.repositories.questions import ERROR, ForecastQuestion, OpenQuestion, QuestionKind
 from core.db.tables import Study
 from core.domain.ids import JobId, NodeId
+from core.domain.sharing.costs import PriceList
 from core.domain.sharing.resources import Gang
 from core.domain.sharing.wait_phrases import addressed_to
 from core.domain.studies.results import values_of
@@ -29,8 +31,15 @@ from core.domain.studies.states import TrialState
 from scheduler.control.context import ControlContext
 from scheduler.control.planning.plan_log import PlanLogEntry, entry_at, first_entry_at
 from scheduler.control.planning.poison_jobs import PoisonJobFilter
-from scheduler.control.planning.snapshot import PlannerInputs, SnapshotCache, load_snapshot, reason_to_json
+from scheduler.control.planning.snapshot import (
+    PlannerInputs,
+    SnapshotCache,
+    load_snapshot,
+    reason_to_json,
+    with_budget_priority,
+)
 from scheduler.control.planning.start_forecasts import ForecastHistory
+from scheduler.control.questions.job_cost import cost_to_json
 from scheduler.planning import phrases
 from scheduler.planning.explain.queue_position import explain_position
 from scheduler.planning.forecast.calibration import Calibration
@@ -86,17 +95,17 @@ class QuestionAnswerer:
                     if question.kind is QuestionKind.STUDY
                 }
                 of_planner = [question for question in open_questions if question.kind is not QuestionKind.STUDY]
-                loaded, records, calibration = None, {}, Calibration()
+                loaded, records, calibration, prices = None, {}, Calibration(), PriceList((), {})
                 if of_planner:
                     can_grow = control.can_change_worlds
                     loaded = load_snapshot(session, self._cache, now, can_grow=can_grow)
                     records = {question.id: _record_of(session, question) for question in of_planner}
                     if any(question.kind is QuestionKind.FORECAST for question in of_planner):
-                        calibration = ForecastHistory.read(session).calibration(now)
+                        calibration, prices = ForecastHistory.read(session).calibration(now), read_prices(session)
             answers = {name: self._answer_of_study(name, read) for name, read in of_studies.items()}
             if loaded is not None:
                 answers |= {
-                    question.id: self._answer(question, loaded, records[question.id], calibration)
+                    question.id: self._answer(question, loaded, records[question.id], calibration, prices)
                     for question in of_planner
                 }
             with unit_of_work(control.sessions) as session:
@@ -108,12 +117,13 @@ class QuestionAnswerer:
         loaded: PlannerInputs,
         record: PlanLogEntry | datetime | None,
         calibration: Calibration,
+        prices: PriceList,
     ) -> dict[str, Any]:
         """A question that makes the planner fail is answered all the same: it would fail again."""
         try:
             match question.kind:
                 case QuestionKind.FORECAST:
-                    return self._forecast(loaded, ForecastQuestion.from_json(question.arguments), calibration)
+                    return self._forecast(loaded, ForecastQuestion.from_json(question.arguments), calibration, prices)
                 case QuestionKind.EXPLANATION:
                     return self._explain(question.arguments, loaded, record)
                 case QuestionKind.SIMULATION | QuestionKind.STUDY:  # not answered here
@@ -147,18 +157,20 @@ class QuestionAnswerer:
         made = replace(planned.plan, waits={**planned.plan.waits, **poison})
         return explanation(record.at, planned.snapshot, made, job_id, name, logged_plan=record.plan)
 
-    def _forecast(self, loaded: PlannerInputs, ask: ForecastQuestion, calibration: Calibration) -> dict[str, Any]:
+    def _forecast(
+        self, loaded: PlannerInputs, ask: ForecastQuestion, calibration: Calibration, prices: PriceList
+    ) -> dict[str, Any]:
         """Poison jobs are found only when the planner fails: a plan for that in advance would cost as much as an
         answer.
         """
-        gang = self._gang_of(ask, loaded.snapshot)
+        (gang,) = with_budget_priority([self._gang_of(ask, loaded.snapshot)], loaded.snapshot.accounts)
         try:
             snapshot = self._poison_filter.without_known(loaded.snapshot, loaded.generations)
-            return _forecast_in(snapshot, gang, ask, calibration)
+            return _forecast_in(snapshot, gang, ask, calibration, prices)
         except Exception:
             log.warning("forecast.retried", exc_info=True)
             planned = self._poison_filter.plan(loaded.snapshot, loaded.generations, plan)
-            return _forecast_in(planned.snapshot, gang, ask, calibration)
+            return _forecast_in(planned.snapshot, gang, ask, calibration, prices)
 
     def _gang_of(self, ask: ForecastQuestion, snapshot: Snapshot) -> QueuedGang:
         """A waiting job keeps its history and its waiting time; only its request may differ."""
@@ -192,7 +204,7 @@ def _record_of(session: Session, question: OpenQuestion) -> PlanLogEntry | datet
 
 
 def _forecast_in(
-    snapshot: Snapshot, gang: QueuedGang, ask: ForecastQuestion, calibration: Calibration
+    snapshot: Snapshot, gang: QueuedGang, ask: ForecastQuestion, calibration: Calibration, prices: PriceList
 ) -> dict[str, Any]:
     try:
         changed_snapshot = changed_cluster(
@@ -205,7 +217,8 @@ def _forecast_in(
         field, _, _ = str(error).partition(":")
         return _error("invalid_request", str(error), f"cluster.{field}")
     found = forecast(changed_snapshot, gang, left_out=[NodeId(name) for name in ask.without])
-    return _forecast_to_json(found, lambda start: calibration.apply(start, snapshot.now).on_grid(snapshot.now))
+    result = _forecast_to_json(found, lambda start: calibration.apply(start, snapshot.now).on_grid(snapshot.now))
+    return {**result, "cost": cost_to_json(prices, changed_snapshot, gang, found.placements)}
 
 
 def _error(code: str, sentence: str, field: str | None = None) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from datetime import timedelta
 from core.domain.ids import JobId
 from core.domain.sharing.policy import Policy, QueueOrder
 from scheduler.planning import phrases
-from scheduler.planning.model import Plan, QueuedGang, Snapshot
+from scheduler.planning.model import OVER_BUDGET, Plan, QueuedGang, Snapshot
 from scheduler.planning.queue.policy_key import turns_taken
 from scheduler.planning.queue.quota import is_guaranteed
 from scheduler.planning.queue.shares import Shares
@@ -58,7 +58,11 @@ def _groups(job: QueuedGang, policy: Policy, shares: Shares) -> list[_Group]:
     rules: list[_Group] = [
         (
             lambda other: other.priority > job.priority,
-            lambda n: f"{are(n)} of a larger priority than its {job.priority}",
+            lambda n: (
+                f"{are(n)} of a larger priority than its {job.priority}"
+                if job.priority > OVER_BUDGET
+                else f"{are(n)} of projects within their budgets"
+            ),
         ),
         (
             lambda other: other.room_since is not None,
@@ -102,6 +106,10 @@ def _own_figures(job: QueuedGang, snapshot: Snapshot, shares: Shares) -> str:
     """The job's own figures in the comparison."""
     policy = snapshot.policy
     figures = []
+    if job.priority == OVER_BUDGET:
+        figures.append(
+            f"its project {job.project} has spent this month's budget, so its jobs come behind those of all others"
+        )
     if policy.is_fair and snapshot.accounts:
         part, _ = shares.dominant_share(shares.occupied_by_project.get(job.project, {}))
         account = shares.accounts.get(job.project)

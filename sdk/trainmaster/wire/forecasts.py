@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from decimal import Decimal
 from typing import Any, Literal
 
 from pydantic import Field
@@ -81,6 +82,23 @@ class VictimView(WireModel):
     sentence: str
 
 
+class CostForecast(WireModel):
+    """What a job will cost at the present prices. ``per_hour``: on the nodes of the forecast, or the highest on any
+    node that it may get.
+
+    ``basis``: of ``expected``: `learnt` from finished jobs or the job's own progress; else it is `null`, and there is
+    ``at_most``, by its ``max_run_time`` (`limit`), or the cost of an hour alone (`unknown`).
+    """
+
+    sentence: str
+    currency: str
+    per_hour: Decimal
+    basis: Literal["learnt", "limit", "unknown"]
+    expected: Decimal | None = None
+    at_most: Decimal | None = None
+    run_s: float | None = None
+
+
 class ForecastView(WireModel):
     """Either ``places``, where the next plan would start the job, or ``wait_reason`` with the expected start.
 
@@ -95,6 +113,7 @@ class ForecastView(WireModel):
     options: list[OptionView] = Field(default_factory=list)
     later: list[OptionView] = Field(default_factory=list)
     victims: list[VictimView] = Field(default_factory=list)
+    cost: CostForecast | None = Field(default=None, description="`null`: the platform has no prices.")
 
     @property
     def would_start(self) -> bool:

@@ -14,14 +14,15 @@ from trainmaster.wire.base import WireModel, WireRequest
 PricePerHour = Annotated[Decimal, Field(ge=0, le=1_000_000, max_digits=13, decimal_places=6, allow_inf_nan=False)]
 BudgetAmount = Annotated[Decimal, Field(ge=0, le=1_000_000_000, max_digits=12, decimal_places=2, allow_inf_nan=False)]
 Interval = Literal["day", "month"]
-BudgetAction = Literal["warn", "refuse"]
+BudgetAction = Literal["warn", "refuse", "lower_priority"]
 
 
 class UsageTotal(WireModel):
     """Resources that were held, in GPU-, core- and GiB-hours, and their cost. ``jobs``: jobs that held some.
 
     ``lost_gpu_hours`` and ``lost_cost`` are parts of the others: work between the last checkpoint and the end of
-    attempts that failed or were preempted.
+    attempts that failed or were preempted. So are ``idle_gpu_hours`` and ``idle_cost``, of GPUs that were held and not
+    used, as far as their utilisation was recorded.
     """
 
     jobs: int
@@ -31,6 +32,8 @@ class UsageTotal(WireModel):
     cost: Decimal
     lost_gpu_hours: float
     lost_cost: Decimal
+    idle_gpu_hours: float = 0.0
+    idle_cost: Decimal = Decimal(0)
 
 
 class UsageGroup(UsageTotal):
@@ -113,5 +116,7 @@ class BudgetView(WireModel):
 class BudgetSet(WireRequest):
     per_month: BudgetAmount
     action: BudgetAction = Field(
-        default="warn", description="Once it is spent: `warn` at each submission, or `refuse` new jobs and studies."
+        default="warn",
+        description="Once it is spent: `warn` at each submission, `refuse` new jobs and studies, or `lower_priority`: "
+        "waiting jobs come behind those of all other projects.",
     )

@@ -13,7 +13,7 @@ from sqlalchemy import select
 from starlette.testclient import TestClient
 
 from core.db.engine import SessionFactory, unit_of_work
-from core.db.tables import Replica
+from core.db.tables import MetricStream, Replica
 from core.domain.studies.metric_sources import KEY
 
 AT = "2026-11-21T07:00:00Z"
@@ -317,7 +317,7 @@ def test_a_stream_tells_what_came_after_the_chart_and_resumes_at_any_event(
 
 
 def test_resources_say_which_gpus_idle_and_which_rank_is_far_from_the_others(
-    client: TestClient, submit: Any, start: Any, reporter: Any
+    client: TestClient, submit: Any, start: Any, reporter: Any, sessions: SessionFactory
 ) -> None:
     job = submit(name="gpus", workers=3)
     worker = reporter(start(job))
@@ -342,6 +342,9 @@ def test_resources_say_which_gpus_idle_and_which_rank_is_far_from_the_others(
     assert "worker-1: its GPU idles" in summary["notes"][0]
     assert "worker-1 works at 2 %" in summary["notes"][2]
     assert client.get(f"/api/v1/jobs/{submit(name='new')}/resources").json()["replicas"] == []
+    with unit_of_work(sessions) as session:
+        streams = session.scalars(select(MetricStream).order_by(MetricStream.index))
+        assert [(stream.gpu_samples, stream.idle_gpu_samples) for stream in streams] == [(20, 0), (20, 20), (20, 0)]
 
 
 def test_metrics_of_an_ended_attempt_are_closed(submit: Any, start: Any, reporter: Any, end_attempt: Any) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from core.db.engine import unit_of_work
-from core.db.tables import Attempt, Checkpoint, Job, JobLabel, ReleasedAllocation, Replica
+from core.db.tables import Attempt, BudgetRow, Checkpoint, Job, JobLabel, MetricStream, ReleasedAllocation, Replica
 
 H = timedelta(hours=1)
 SPEC = {"spec": {"name": "next", "project": "vision", "command": "true"}}
@@ -149,6 +149,21 @@ def test_prices_and_the_most_expensive_groups_first(fleet: Any) -> None:
     assert fleet.call("root", "GET", "/usage").json()["total"]["cost"] == "0.00"
 
 
+def test_idle_time_of_gpus_is_a_part_where_it_was_recorded(fleet: Any) -> None:
+    price = {"resource": "gpu", "per_hour": "2", "effective_from": "2026-01-01T00:00:00Z"}
+    assert fleet.call("root", "POST", "/prices", json=price).status_code == 201
+    core = {**price, "resource": "cpu"}
+    assert fleet.call("root", "POST", "/prices", json=core).status_code == 201
+    with unit_of_work(fleet.sessions) as session:
+        stream = {"owner_id": "job-old", "attempt": 11, "role": "worker", "index": 0, "updated_at": fleet.now}
+        session.add(MetricStream(**stream, gpu_samples=4, idle_gpu_samples=1))
+    report = fleet.call("root", "GET", "/usage", params={"group_by": "job"})
+    assert hours(report, "idle_gpu_hours") == {"old": 5.0, "broken": 0.0, "digits": 0.0, "theirs": 0.0}
+    # The quarter of what its GPUs cost, not of its core.
+    assert hours(report, "idle_cost")["old"] == "10.00"
+    assert hours(report, "cost")["old"] == "60.00"
+
+
 def test_others_see_their_own_projects_alone(fleet: Any) -> None:
     assert list(hours(fleet.call("viewer", "GET", "/usage"))) == ["vision"]
     assert hours(fleet.call("stranger", "GET", "/usage")) == {"other": 0.5}
@@ -192,6 +207,11 @@ def test_a_spent_budget_warns_or_refuses(fleet: Any) -> None:
     refused = fleet.call("member", "POST", "/jobs", json=SPEC)
     assert (refused.status_code, refused.json()["code"]) == (403, "budget_exceeded")
     assert "trainmaster budget set vision AMOUNT" in refused.json()["detail"]
+    fleet.call("root", "PUT", "/projects/vision/budget", json={"per_month": "34", "action": "lower_priority"})
+    behind = fleet.call("member", "POST", "/jobs", json={**SPEC, "dry_run": True})
+    assert "its waiting jobs come behind those of all other projects" in behind.headers["warning"]
+    with unit_of_work(fleet.sessions) as session:
+        assert session.get_one(BudgetRow, "project-vision").is_spent
     assert [row["project"] for row in fleet.call("viewer", "GET", "/budgets").json()["items"]] == ["vision"]
     fleet.call("root", "PUT", "/projects/vision/budget", json={"per_month": "34", "action": "warn"})
     assert fleet.call("member", "POST", "/jobs", json=SPEC).status_code == 201

@@ -29,6 +29,7 @@ from core.domain.metrics import (
     SERIES_OF_JOB,
     SERIES_OF_REPLICA,
     Points,
+    count_gpu_samples,
     digest_runs,
     from_bytes,
     name_fault,
@@ -76,6 +77,8 @@ _GROW_STREAM: Final = (
         points=bindparam("all_points"),
         pending_points=bindparam("waiting_points"),
         pending_segments=bindparam("waiting_segments"),
+        gpu_samples=_STREAMS.c.gpu_samples + bindparam("gpu_count"),
+        idle_gpu_samples=_STREAMS.c.idle_gpu_samples + bindparam("idle_count"),
         writers=bindparam("last_batches"),
         updated_at=bindparam("now"),
     )
@@ -172,6 +175,7 @@ def add_metrics(
         _add_objects(session, stream, key, objects, ids, changes, added)
     waiting_points = stream.pending_points + added.points
     waiting_segments = stream.pending_segments + bool(segment)
+    gpu_samples, idle_gpu_samples = count_gpu_samples(series)
     session.execute(
         _GROW_STREAM,
         {
@@ -179,6 +183,8 @@ def add_metrics(
             "all_points": stream.points + added.points,
             "waiting_points": waiting_points,
             "waiting_segments": waiting_segments,
+            "gpu_count": gpu_samples,
+            "idle_count": idle_gpu_samples,
             "last_batches": writers,
             "now": now,
         },
@@ -247,7 +253,11 @@ def _locked_stream(session: Session, key: StreamKey, now: datetime) -> UntypedRo
             "role": key.role,
             "replica_index": key.index,
             **dict.fromkeys(
-                ("series_count", "points", "pending_points", "pending_segments", "compactions", "objects"), 0
+                (
+                    *("series_count", "points", "pending_points", "pending_segments", "compactions", "objects"),
+                    *("gpu_samples", "idle_gpu_samples"),
+                ),
+                0,
             ),
             "object_bytes": 0,
             "writers": {},

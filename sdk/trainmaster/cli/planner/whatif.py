@@ -147,6 +147,7 @@ def _pairs(forecast: ForecastView, *, with_empty: bool = False) -> list[tuple[st
         ("Waits", f"{waits.sentence.removesuffix('.')}{place}" if waits else None),
         ("Nodes", places_text(forecast.places)),
         ("Preempts", " ".join(victim.sentence for victim in forecast.victims)),
+        ("Cost", forecast.cost.sentence if forecast.cost else None),
         ("Would start now", options_text(forecast)),
         ("Would start sooner", sentences(forecast.later)),
     ]

@@ -11,7 +11,7 @@ import typer
 from trainmaster.cli.terminal import options, output, session
 
 if TYPE_CHECKING:
-    from trainmaster.wire.usage import BudgetView, UsageReport
+    from trainmaster.wire.usage import BudgetAction, BudgetView, UsageReport
 
 price_app = typer.Typer(help="Prices of GPUs, cores and memory.", invoke_without_command=True)
 budget_app = typer.Typer(help="What projects may spend in a month.", invoke_without_command=True)
@@ -88,13 +88,23 @@ def _pairs(view: Any, currency: str) -> list[tuple[str, Any]]:
         ("Core-hours", f"{view.cpu_hours:.2f}"),
         ("GiB-hours", f"{view.memory_gib_hours:.2f}"),
         ("Cost", f"{view.cost:.2f} {currency}"),
+        ("Idle", f"{view.idle_gpu_hours:.2f} GPU-hours, {view.idle_cost:.2f} {currency}"),
         ("Lost", f"{view.lost_gpu_hours:.2f} GPU-hours, {view.lost_cost:.2f} {currency}"),
     ]
 
 
 def _print_report(report: UsageReport) -> None:
     head = report.group_by.removeprefix("label:").replace("_", " ").upper()
-    columns = (head, "JOBS", "GPU-HOURS", "CORE-HOURS", "GIB-HOURS", f"COST ({report.currency})", "LOST COST")
+    columns = (
+        head,
+        "JOBS",
+        "GPU-HOURS",
+        "CORE-HOURS",
+        "GIB-HOURS",
+        f"COST ({report.currency})",
+        "IDLE COST",
+        "LOST COST",
+    )
     rows = [(group.key or "(none)", *_figures(group)) for group in report.groups]
     if report.others is not None:
         rows.append(("(others)", *_figures(report.others)))
@@ -120,7 +130,7 @@ def _print_report(report: UsageReport) -> None:
 
 def _figures(view: Any) -> tuple[str, ...]:
     hours = (f"{value:.2f}" for value in (view.gpu_hours, view.cpu_hours, view.memory_gib_hours))
-    return (str(view.jobs), *hours, f"{view.cost:.2f}", f"{view.lost_cost:.2f}")
+    return (str(view.jobs), *hours, f"{view.cost:.2f}", f"{view.idle_cost:.2f}", f"{view.lost_cost:.2f}")
 
 
 def _amount(text: str, name: str) -> Decimal:
@@ -230,12 +240,18 @@ def set_budget(
     project: options.ProjectName,
     per_month: Annotated[str, typer.Argument(metavar="PER_MONTH", help="Such as 5000.")],
     refuse: Annotated[bool, typer.Option("--refuse", help="Refuse new jobs once it is spent; default: warn.")] = False,
+    lower_priority: Annotated[
+        bool, typer.Option("--lower-priority", help="Once it is spent, jobs wait behind those of all other projects.")
+    ] = False,
     json: options.Json = False,
 ) -> None:
     """Set what a project may spend in a calendar month (platform admins)."""
     amount = _amount(per_month, "PER_MONTH")
+    if refuse and lower_priority:
+        raise typer.BadParameter("one of --refuse and --lower-priority", param_hint="--lower-priority")
+    action: BudgetAction = "refuse" if refuse else "lower_priority" if lower_priority else "warn"
     with session.client() as client:
-        view = client.set_budget(project, amount, action="refuse" if refuse else "warn")
+        view = client.set_budget(project, amount, action=action)
     _print_budgets([view], as_json=json)
 
 

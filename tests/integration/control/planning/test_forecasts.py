@@ -24,12 +24,14 @@ from core.db.engine import SessionFactory, unit_of_work
 from core.db.repositories import forecast_records, questions, simulations
 from core.db.repositories.forecast_records import RecordedWait
 from core.db.repositories.questions import PATIENCE, ForecastQuestion, QuestionKind
-from core.db.tables import Attempt, Event, ForecastRecord, Job, Node, Question, StartForecastRow, User
+from core.db.tables import Attempt, Event, ForecastRecord, Job, Node, Project, Question, StartForecastRow, User
 from core.domain.errors import Unavailable
 from core.domain.ids import JobId
 from core.domain.sharing.recorded_forecasts import RecordedForecast
 from core.settings import Settings
 from core.wakeups import TOPIC_FORECAST
+from executors.fake import Script
+from scheduler.control.maintenance.budgets import check_budgets
 from scheduler.control.maintenance.gc import gc_forecasts
 from scheduler.control.planning.snapshot import SnapshotCache, load_snapshot
 from scheduler.control.planning.start_forecasts import StartForecastWriter
@@ -117,6 +119,75 @@ def test_a_waiting_job_has_its_own_reason_and_alternatives(plane, client) -> Non
     ]
     runs = client.get("/api/v1/jobs/first/forecast")
     assert (runs.status_code, runs.json()["detail"]) == (409, "Job first is not queued: it is running.")
+
+
+def test_the_forecast_tells_the_cost_by_what_is_known(plane, client) -> None:
+    assert ask(client)["cost"] is None  # no prices
+    for resource, per_hour in (("gpu", "2.5"), ("cpu", "0.1")):
+        body = {"resource": resource, "per_hour": per_hour}
+        assert client.post("/api/v1/prices", json=body).status_code == 201
+    cost = ask(client, cpu=2, workers=2)["cost"]
+    assert (cost["basis"], cost["per_hour"], cost["expected"], cost["at_most"]) == ("unknown", "5.40", None, None)
+    assert cost["sentence"].startswith("5.40 USD per hour; its run time is not known yet")
+    cost = ask(client, cpu=2, max_run_time="90m")["cost"]
+    assert (cost["basis"], cost["at_most"]) == ("limit", "4.05")
+    assert cost["sentence"].startswith("At most 4.05 USD by its max_run_time of 1.5 h, at 2.70 USD per hour")
+    plane.engine.script("worker", Script(run_for=timedelta(hours=1)))
+    for number in range(3):
+        plane.submit(f"asked-{number}", gpus=1)
+        plane.settle()
+        plane.advance(3601)
+    learnt = ask(client, cpu=2, max_run_time="4h", name="asked-4")["cost"]
+    assert learnt["basis"] == "learnt"
+    assert float(learnt["expected"]) == pytest.approx(2.70, rel=0.3)
+    assert learnt["at_most"] == "10.80"
+    assert "as learnt from 3 finished jobs" in learnt["sentence"]
+    plane.engine.script("worker", Script(run_for=None))
+    plane.submit("all", gpus=2)
+    plane.settle()
+    waits = ask(client, cpu=2, name="other")
+    assert waits["wait_reason"]["code"] == "no_room"
+    assert "2.70 USD per hour at most" in waits["cost"]["sentence"]
+
+
+def test_a_project_that_has_spent_its_budget_comes_behind_the_others(plane, client, sessions) -> None:
+    with unit_of_work(sessions) as session:
+        session.add(Project(id="project-2", name="other", created_at=plane.engine.now, quota={}))
+    plane.engine.script("worker", Script(run_for=None))
+    running = plane.submit("first", gpus=2)
+    plane.settle()
+    plane.submit("rich", gpus=2, priority=90)
+    plane.engine.advance(timedelta(seconds=1))
+    modest = plane.submit("modest", gpus=2, priority=10)
+    with unit_of_work(sessions) as session:
+        session.execute(update(Job).where(Job.id == modest).values(project_id="project-2"))
+    body = {"resource": "gpu", "per_hour": "3600", "effective_from": plane.engine.now.isoformat()}
+    assert client.post("/api/v1/prices", json=body).status_code == 201
+    budget = {"per_month": "5", "action": "lower_priority"}
+    assert client.put("/api/v1/projects/default/budget", json=budget).status_code == 200
+    assert (check_budgets(plane.control), positions(plane, client)) == (0, ["rich", "modest"])
+    plane.advance(5)  # 2 GPUs at 1 USD a second
+    assert (check_budgets(plane.control), check_budgets(plane.control)) == (1, 0)
+    plane.settle()
+    assert positions(plane, client) == ["modest", "rich"]
+    explained = client.get("/api/v1/jobs/rich/explanation").json()["order"]
+    assert explained.startswith(
+        "1 job comes before it: 1 is of projects within their budgets. "
+        "Its project default has spent this month's budget, so its jobs come behind those of all others; "
+    )
+    assert ask(client, gpus=2, priority=99)["queue_position"] == 2  # behind the modest one, all the same
+    assert plane.state(running) == "running"
+    assert client.put("/api/v1/projects/default/budget", json={**budget, "per_month": "5000"}).status_code == 200
+    plane.settle()
+    assert positions(plane, client) == ["rich", "modest"]
+    with unit_of_work(sessions) as session:
+        kinds = select(Event.kind).where(Event.project_id == "project-1", Event.kind.startswith("budget."))
+        assert list(session.scalars(kinds.order_by(Event.id))) == ["budget.set", "budget.spent", "budget.set"]
+
+
+def positions(plane, client: TestClient) -> list[str]:
+    StartForecastWriter(plane.control).write()
+    return [item["name"] for item in client.get("/api/v1/queue").json()["items"]]
 
 
 def test_a_lost_wakeup_is_sent_again(client, wakeup) -> None:

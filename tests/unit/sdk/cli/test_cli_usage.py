@@ -15,6 +15,8 @@ TOTAL = {
     "cost": "31.25",
     "lost_gpu_hours": 1.0,
     "lost_cost": "2.50",
+    "idle_gpu_hours": 0.5,
+    "idle_cost": "1.25",
 }
 PRICE = {
     "id": "price-1",
@@ -62,9 +64,9 @@ def usage_server(server: Any, page: Any) -> Any:
 def test_usage_has_a_line_for_each_group_and_day(cli: Any, usage_server: Any) -> None:
     shown = cli("usage", "--by", "label:team", "--daily", "--since", "2026-11-01").stdout
     lines = [line.split() for line in shown.splitlines() if line]
-    assert lines[0] == ["TEAM", "JOBS", "GPU-HOURS", "CORE-HOURS", "GIB-HOURS", "COST", "(EUR)", "LOST", "COST"]
+    assert " ".join(lines[0]) == "TEAM JOBS GPU-HOURS CORE-HOURS GIB-HOURS COST (EUR) IDLE COST LOST COST"
     assert [line[0] for line in lines[1:5]] == ["vision", "(none)", "(others)", "total"]
-    assert lines[4][-2:] == ["93.75", "2.50"]
+    assert lines[4][-3:] == ["93.75", "1.25", "2.50"]
     assert lines[-1] == ["2026-11-01", "2.00", "5.00"]
     query = usage_server.requests[-1].url.params
     assert (query["group_by"], query["interval"]) == ("label:team", "day")
@@ -88,6 +90,9 @@ def test_prices_and_budgets_are_listed_and_set(cli: Any, usage_server: Any) -> N
     assert row == ["vision", "5000.00", "EUR", "4100.00", "900.00", "refuse"]
     cli("budget", "set", "vision", "5000", "--refuse")
     assert json.loads(usage_server.requests[-1].content) == {"per_month": "5000", "action": "refuse"}
+    cli("budget", "set", "vision", "5000", "--lower-priority")
+    assert json.loads(usage_server.requests[-1].content)["action"] == "lower_priority"
+    assert cli("budget", "set", "vision", "5000", "--lower-priority", "--refuse").exit_code == 2
 
 
 @pytest.mark.parametrize(

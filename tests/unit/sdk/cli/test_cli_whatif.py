@@ -72,6 +72,12 @@ def test_whatif_tells_where_it_would_run_or_why_it_would_wait_until_when_and_wha
     assert server.bodies("POST", "/forecasts")[1]["spec"]["project"] == "vision"
 
 
+def test_whatif_tells_the_cost(cli: Invoke, server: Any) -> None:
+    cost = {"sentence": "At most 10.00 USD.", "currency": "USD", "per_hour": "2.50", "basis": "limit"}
+    server.on("POST", "/forecasts", {**STARTS, "cost": cost})
+    assert "Cost            At most 10.00 USD." in cli("whatif", "-", stdin=SPEC).stdout
+
+
 def test_a_job_that_no_node_can_hold_has_no_place_in_the_queue(cli: Invoke, server: Any) -> None:
     reason = {"code": "never_fits", "sentence": "Needs 16 GPUs.", "numbers": {}}
     never = {"code": "never", "sentence": "It starts never on the nodes and with the settings as they are."}

@@ -28,6 +28,7 @@ export function PlacementPreview({ spec, apply }: PlacementProps) {
           <WhatIfDialog spec={spec as JobSpec | null} />
         </div>
         {spec !== null && error !== null && <Failure error={error} retry={() => void refetch()} />}
+        {data?.cost && <p className={isPlaceholderData ? "dim" : ""}>Cost: {data.cost.sentence}</p>}
         {apply && spec !== null && data?.wait_reason && <Options options={data.options ?? []} apply={apply} />}
       </div>
     </section>

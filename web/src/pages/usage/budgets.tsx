@@ -52,7 +52,11 @@ export function Budgets() {
   );
 }
 
-const ACTIONS = { warn: "new jobs are warned", refuse: "new jobs are refused" } as const;
+const ACTIONS = {
+  warn: "new jobs are warned",
+  refuse: "new jobs are refused",
+  lower_priority: "jobs wait behind all others",
+} as const;
 
 function Used({ budget }: { budget: Budget }) {
   if (budget.per_month == null) return <span className="dimmer">no budget</span>;
@@ -87,7 +91,7 @@ function BudgetForm({ budget, close }: { budget: Budget; close: () => void }) {
     if (text === "" && budget.per_month != null) {
       await unwrap(api.DELETE("/api/v1/projects/{project}/budget", { params }));
     } else if (text !== "") {
-      const body = { per_month: text, action: String(data.get("action")) as "warn" | "refuse" };
+      const body = { per_month: text, action: String(data.get("action")) as keyof typeof ACTIONS };
       await unwrap(api.PUT("/api/v1/projects/{project}/budget", { params, body }));
     }
     await client.invalidateQueries({ queryKey: usageKeys.all });
@@ -109,6 +113,7 @@ function BudgetForm({ budget, close }: { budget: Budget; close: () => void }) {
             {(props) => (
               <select {...props} name="action" className="input" defaultValue={budget.action ?? "warn"}>
                 <option value="warn">warn at each submission</option>
+                <option value="lower_priority">let jobs wait behind all others</option>
                 <option value="refuse">refuse new jobs and studies</option>
               </select>
             )}

@@ -108,6 +108,7 @@ function Groups({ query, groupBy }: { query: ReturnType<typeof useQuery<UsageRep
         { head: "GPU-hours", isRight: true, cell: (row) => hours(row.figures.gpu_hours) },
         { head: "Core-hours", isRight: true, cell: (row) => hours(row.figures.cpu_hours) },
         { head: "GiB-hours", isRight: true, cell: (row) => hours(row.figures.memory_gib_hours) },
+        { head: "Idle GPU-hours", isRight: true, cell: (row) => hours(row.figures.idle_gpu_hours ?? 0) },
         { head: "Lost GPU-hours", isRight: true, cell: (row) => hours(row.figures.lost_gpu_hours) },
         { head: `Cost (${currency})`, isRight: true, cell: (row) => <strong>{amount(row.figures.cost)}</strong> },
       ]}

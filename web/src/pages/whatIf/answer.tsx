@@ -64,6 +64,7 @@ function AnswerDetails({ found, base }: { found: Forecast; base: Forecast | unde
       ) : (
         <Placements placements={found.places ?? []} />
       )}
+      {found.cost && <p className="dim">Cost: {found.cost.sentence}</p>}
       {victims.length > 0 && (
         <div>
           <h4>Jobs to preempt</h4>
