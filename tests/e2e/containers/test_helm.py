@@ -149,6 +149,7 @@ def test_the_platform_is_healthy_and_runs_a_gang_with_the_rights_of_the_chart_al
         )
         found = client.get_job(job.id)
         assert found.state == "succeeded", found
+    ready.helm.test(ready.name, timeout=90)  # raises where its pod fails
 
 
 def test_a_rolling_restart_loses_no_request(ready: Installed, eventually: Callable[..., Any]) -> None:

@@ -62,6 +62,35 @@ def test_the_scheduler_gets_the_rights_of_the_plain_manifest_and_no_more(per_pro
     assert rules_of(render(jobs={"namespacePerProject": per_project})) == wanted
 
 
+def test_where_the_namespaces_of_projects_are_there_the_platform_makes_none() -> None:
+    documents = render(jobs={"namespacePerProject": True, "projects": ["vision", "speech"]})
+    roles = [d for d in documents if d["kind"] == "Role"]
+    namespaces = [f"trainmaster-jobs{project}" for project in ("", "-vision", "-speech")]
+    assert [role["metadata"]["namespace"] for role in roles] == namespaces
+    assert [d["metadata"]["namespace"] for d in documents if d["kind"] == "RoleBinding"] == namespaces
+    plain = yaml.safe_load_all((ROOT / "deploy" / "kubernetes" / "rbac.yaml").read_text())
+    wanted = next(d["rules"] for d in plain if d and d["kind"] == "Role")
+    assert all(role["rules"] == wanted for role in roles)
+    (wide,) = of_kind(documents, "ClusterRole").values()
+    assert {verb for rule in wide["rules"] for verb in rule["verbs"]} == {"get", "list", "watch"}
+
+
+def test_helm_test_asks_the_api_as_the_parts_run_and_nothing_is_pushed_aside_for_a_job() -> None:
+    documents = render(api={"service": {"port": 80}})
+    (pod,) = of_kind(documents, "Pod").values()
+    assert pod["metadata"]["annotations"]["helm.sh/hook"] == "test"
+    (container,) = pod["spec"]["containers"]
+    assert container["args"][-1] == "http://trainmaster-api.trainmaster.svc:80/api/v1/health"
+    assert container["securityContext"]["readOnlyRootFilesystem"]
+    (made,) = of_kind(documents, "PriorityClass")
+    pods = [pod, *(d["spec"]["template"] for d in documents if d["kind"] in ("Deployment", "StatefulSet", "Job"))]
+    assert {each["spec"]["priorityClassName"] for each in pods} == {made}
+    own = render(priorityClass={"name": "system-cluster-critical"})
+    assert not of_kind(own, "PriorityClass")
+    budgets = of_kind(documents, "PodDisruptionBudget")
+    assert set(budgets) == {"trainmaster-api", "trainmaster-scheduler", "trainmaster-beat"}
+
+
 def test_only_the_scheduler_holds_a_token_of_the_cluster() -> None:
     documents = render()
     workloads = [d for kind in ("Deployment", "StatefulSet", "Job") for d in of_kind(documents, kind).values()]

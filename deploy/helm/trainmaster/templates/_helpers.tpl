@@ -169,7 +169,12 @@ emptyDir: {}
 {{- end }}
 {{- end -}}
 
+{{- define "tm.priorityClass" -}}
+{{ .Values.priorityClass.name | default (printf "%s-%s" .Release.Namespace (include "tm.name" .)) }}
+{{- end -}}
+
 {{- define "tm.podSecurity" -}}
+priorityClassName: {{ include "tm.priorityClass" . }}
 securityContext:
   runAsNonRoot: true
   runAsUser: 1000
