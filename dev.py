@@ -114,6 +114,8 @@ def main(argv: list[str]) -> int:
         "lock": lock,
         "images": images,
         "frameworks": frameworks,
+        "sbom": sbom,
+        "bundle": bundle,
     }
     if sys.version_info < (3, 11):  # noqa: UP036 (the sentence is for whoever starts it with an older one)
         return fail(f"Trainmaster needs Python 3.11 or newer; this is {sys.version.split()[0]}.")
@@ -282,6 +284,17 @@ def images(arguments: list[str]) -> int:
     if wheels is not None:
         subprocess.run(["docker", "rmi", "-f", WHEELS], stdout=subprocess.DEVNULL, check=False)
     return code
+
+
+def sbom(arguments: list[str]) -> int:
+    """Write bills of materials of server, web and the images that are named; fails on a licence that is not allowed."""
+    return need() or run(PYTHON, "requirements/sbom.py", *arguments)
+
+
+def bundle(arguments: list[str]) -> int:
+    """Write one archive for installations without network: wheels, images, chart, web pages and an installer."""
+    own = [argument for package in PACKAGES for argument in ("--package", package)]
+    return need() or with_pages() or run(PYTHON, "requirements/bundle.py", *own, *arguments)
 
 
 def frameworks(arguments: list[str]) -> int:
