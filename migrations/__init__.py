@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -11,6 +12,7 @@ from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Engine, event, make_url, text
+from sqlalchemy.exc import ArgumentError, InterfaceError, OperationalError
 
 from core.db.engine import make_engine
 from core.domain.errors import Unavailable
@@ -32,12 +34,29 @@ def upgrade(database_url: str, revision: str = "head") -> None:
 
     Raises:
         NewerDatabase: it is at a revision that this version does not know; nothing was changed.
+        Unavailable: it cannot be reached or used.
     """
-    _with_lock(database_url, lambda config: command.upgrade(config, revision))
+    with refused_in_a_sentence():
+        _with_lock(database_url, lambda config: command.upgrade(config, revision))
 
 
 class NewerDatabase(Unavailable):
     """The database was migrated by a newer version than this one."""
+
+
+@contextmanager
+def refused_in_a_sentence() -> Iterator[None]:
+    """Turn the errors of an unreachable database, and of a wrong URL, into ``Unavailable``."""
+    try:
+        yield
+    except ArgumentError as error:
+        raise Unavailable(f"TRAINMASTER_DATABASE_URL cannot be used: {error}") from error
+    except (OperationalError, InterfaceError) as error:
+        # Only the driver's first line: what follows is for programmers, and the URL holds a password.
+        reason = str(error.orig).strip().splitlines()[0] if str(error.orig).strip() else "it does not answer"
+        raise Unavailable(
+            f"The database cannot be reached or used ({reason}); see TRAINMASTER_DATABASE_URL."
+        ) from error
 
 
 def downgrade(database_url: str, revision: str) -> None:

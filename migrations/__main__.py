@@ -10,13 +10,11 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
-from sqlalchemy.exc import ArgumentError, InterfaceError, OperationalError
-
 from core.db.bootstrap import BadTokenFile, first_admin, prepare_installation
 from core.db.engine import make_engine, make_sessions, unit_of_work
 from core.domain.errors import Unavailable
 from core.settings import BadSettings, Settings, get_settings
-from migrations import current_revision, downgrade, head_revision, upgrade
+from migrations import current_revision, downgrade, head_revision, refused_in_a_sentence, upgrade
 
 
 def main() -> int:
@@ -35,23 +33,18 @@ def main() -> int:
     arguments = parser.parse_args()
 
     try:
-        if arguments.command == "bootstrap":
-            if arguments.token_file is not None:
-                return _install(get_settings(), arguments.token_file)
-            return _bootstrap(get_settings(), is_new_token=arguments.new_token)
-        return _run(arguments, get_settings().resolved_database_url)
+        with refused_in_a_sentence():
+            if arguments.command == "bootstrap":
+                if arguments.token_file is not None:
+                    return _install(get_settings(), arguments.token_file)
+                return _bootstrap(get_settings(), is_new_token=arguments.new_token)
+            return _run(arguments, get_settings().resolved_database_url)
     except (BadSettings, BadTokenFile) as error:
         print(error, file=sys.stderr)
     except Unavailable as error:
         print(error.sentence, file=sys.stderr)
     except OSError as error:
         print(f"{error.strerror or error}: {error.filename or 'the data folder'}", file=sys.stderr)
-    except ArgumentError as error:
-        print(f"TRAINMASTER_DATABASE_URL cannot be used: {error}", file=sys.stderr)
-    except (OperationalError, InterfaceError) as error:
-        # Only the driver's first line: what follows is for programmers, and the URL holds a password.
-        reason = str(error.orig).strip().splitlines()[0] if str(error.orig).strip() else "it does not answer"
-        print(f"The database cannot be reached or used ({reason}); see TRAINMASTER_DATABASE_URL.", file=sys.stderr)
     return 1
 
 
