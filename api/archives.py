@@ -10,6 +10,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 from trainmaster.wire.jobs import ArchiveView
 
+from api.app import audit
 from api.app.unit_of_work import AppContext, AppContextDep, UnitOfWork
 from api.auth import Caller, Reader, Writer
 from api.http.routing import new_router
@@ -106,6 +107,7 @@ def start_archive(
     ] = None,
 ) -> ArchiveView:
     """`received_bytes` is the offset to send from. An archive that any user has uploaded before is complete at once."""
+    audit.note_object("archive", digest)
     upload = announce_archive(context, caller, digest, size, project)
     if upload.is_complete:
         response.status_code = 200

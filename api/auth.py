@@ -23,11 +23,12 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import HTTPConnection
 from trainmaster.spec.errors import suggest
 
+from api.app import audit
 from api.app.cache import ExpiringCache
 from api.app.fair_use import fair_use_of
 from api.app.unit_of_work import AppContext, AppContextDep
 from core.db.tables import Job, Membership, Project, Token, User
-from core.domain.errors import Forbidden, NotFound, TokenExpired, TrainmasterError, Unauthenticated
+from core.domain.errors import Forbidden, NotFound, TokenExpired, TooManyRequests, TrainmasterError, Unauthenticated
 from core.domain.ids import AttemptId
 from core.tokens import ATTEMPT_PREFIX, SESSION_PREFIX, token_digest, verify_attempt_token
 
@@ -138,6 +139,7 @@ def _role(text: str) -> Role:
 
 
 def _demand(member: ProjectMembership, role: Role) -> ProjectMembership:
+    audit.note_project(member.project_id, member.project)
     if not has_role(member.role, role):
         raise Forbidden(
             f"You are {member.role} of project {member.project!r}; this needs the role {role}. "
@@ -240,11 +242,17 @@ async def caller_of_token(request: HTTPConnection, context: AppContext, token: s
     now = context.clock()
     known = cache.get(digest, now)
     if known is not None:
+        audit.note_caller(known.user, known.user_id, known.token_id)
         return known
-    async with fair_use_of(request).login_attempt(request):
-        caller, expires_at = await run_in_threadpool(load_caller, context, digest, now)
+    try:
+        async with fair_use_of(request).login_attempt(request):
+            caller, expires_at = await run_in_threadpool(load_caller, context, digest, now)
+    except (Unauthenticated, TooManyRequests):
+        audit.note_wrong_token()
+        raise
     until = now + CALLER_TTL
     cache.put(digest, caller, min(until, expires_at) if expires_at else until)
+    audit.note_caller(caller.user, caller.user_id, caller.token_id)
     return caller
 
 
@@ -276,7 +284,7 @@ def load_caller(context: AppContext, digest: str, now: datetime) -> tuple[Caller
 
 def _note_use(context: AppContext, token_id: str, now: datetime) -> None:
     try:
-        with context.write() as work:
+        with audit.recording(None), context.write() as work:
             work.session.execute(update(Token).where(Token.id == token_id).values(last_used_at=now))
     except TrainmasterError:
         pass  # the time of the last use helps to clean up tokens; it is not worth a failed request
@@ -359,6 +367,7 @@ class JobAccess:
         if job is None:
             meant = suggest(self.ref, session.scalars(self._newest(select(Job.name), _SUGGESTION_LIMIT)))
             raise NotFound(f"There is no {what}. Did you mean {meant}?" if meant else f"There is no {what}.")
+        audit.note_object("job", job.id)
         return job, self.caller.member_of_id(session, job.project_id, self.role, what=what)
 
     def _newest(self, query: Select[Any], limit: int) -> Select[Any]:
@@ -397,6 +406,7 @@ async def _attempt(request: Request, context: AppContextDep) -> AttemptId:
     attempt_id = verify_attempt_token(context.key, token)
     if attempt_id is None:
         raise Unauthenticated("This is not the token of an attempt; replicas find theirs in TRAINMASTER_TOKEN_FILE.")
+    audit.note_caller(f"attempt:{attempt_id}")
     return attempt_id
 
 
@@ -408,4 +418,7 @@ async def attempt_or_caller(request: Request, context: AppContext) -> AttemptId 
     """The attempt or the user whose token came with the request. Raises like ``authenticate``."""
     token, _ = _presented_token(request)
     attempt_id = verify_attempt_token(context.key, token)
-    return await authenticate(request, context) if attempt_id is None else attempt_id
+    if attempt_id is None:
+        return await authenticate(request, context)
+    audit.note_caller(f"attempt:{attempt_id}")
+    return attempt_id

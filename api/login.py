@@ -10,6 +10,7 @@ from sqlalchemy import select, update
 from starlette.concurrency import run_in_threadpool
 from trainmaster.wire.admin import CallerIdentity, LoginCodeCreated, LoginExchange, SessionOpen, TokenCreated
 
+from api.app import audit
 from api.app.fair_use import fair_use_of
 from api.app.unit_of_work import AppContext, AppContextDep, UnitOfWork
 from api.auth import SESSION_COOKIE, Caller, Reader, Scope, Writer, caller_of_token, refuse_foreign_page
@@ -54,6 +55,7 @@ def create_login_code(caller: Writer, context: AppContextDep, response: Response
     the code gives is valid for as long as that token at most, and is revoked with it.
     """
     response.headers["Cache-Control"] = "no-store"
+    audit.note_object("login_code", caller.user)
     with context.write() as work:
         # From the user, not from the caller's token: the code gives all scopes that the user may have.
         is_admin = work.session.execute(select(User.is_admin).where(User.id == caller.user_id)).scalar_one()
@@ -103,6 +105,7 @@ async def open_session(
 @router.delete("/session", operation_id="close_session", summary="End a browser's session", status_code=204)
 def close_session(request: Request, caller: Reader, context: AppContextDep) -> Response:
     """The cookie's token is revoked at once, with what was created in the session. A program's token is not."""
+    audit.note_object("token", caller.token_id)
     if SESSION_COOKIE in request.cookies:
         with context.write() as work:
             token = work.session.get(Token, caller.token_id, with_for_update=True)
@@ -145,6 +148,7 @@ def add_login_token(
         scopes=scopes if parent is None else [scope for scope in scopes if scope in parent.scopes],
     )  # fmt: skip
     row = work.session.execute(select(Token).where(Token.digest == token_digest(text))).scalar_one()
+    audit.note_caller(user.name, user.id, row.id)
     return TokenCreated(
         id=row.id,
         user=user.name,

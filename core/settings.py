@@ -108,6 +108,9 @@ class Settings(BaseSettings):
     event_retention_days: float = Field(
         default=90.0, ge=0, description="Events of deleted jobs are kept for so long after the job's end."
     )
+    audit_retention_days: float = Field(
+        default=0.0, ge=0, description="Entries of the audit log are deleted after so long; 0: they are kept."
+    )
     plan_record_days: float = Field(default=7.0, ge=0, description="Plan records are stored for so long, for replay.")
     plan_record_bytes: int = Field(
         default=512 * 2**20,

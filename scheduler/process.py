@@ -27,6 +27,7 @@ from scheduler.control.attempts.reconcile_result import ReconcileResult
 from scheduler.control.attempts.reconciler import Reconciler
 from scheduler.control.attempts.storage.transaction_batcher import ResultOrError
 from scheduler.control.context import ControlContext
+from scheduler.control.maintenance.audit import chain_audit
 from scheduler.control.maintenance.budgets import check_budgets
 from scheduler.control.maintenance.gc import collect_garbage, gc_executor
 from scheduler.control.maintenance.nodes import sync_nodes
@@ -203,6 +204,10 @@ class SchedulerProcess:
             gc_executor(self.control)
         except ExecutorTryAgain as away:
             log.warning("executor.away", why=away.sentence)
+
+    def chain_audit(self) -> None:
+        """Chain the new entries of the audit log by their hashes."""
+        chain_audit(self.control)
 
     def collect_garbage(self) -> None:
         """Garbage collection in the database and on the disk."""

@@ -90,4 +90,7 @@ def recorded_statements(engine: Engine | Connection) -> Iterator[list[str]]:
 
 
 def _emptying() -> str:
-    return ";".join(f"delete from {name}" for name in reversed(_TABLES))  # noqa: S608 (our own tables)
+    # The audit log's triggers, where migrations made them, refuse deletions.
+    deletions = ";".join(f"delete from {name}" for name in reversed(_TABLES))  # noqa: S608 (our own tables)
+    table = "alter table audit_entries"
+    return f"{table} disable trigger user;{deletions};{table} enable trigger user"

@@ -14,6 +14,7 @@ from fastapi import APIRouter, Depends, FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from api import VERSION
+from api.app import audit_changes
 from api.app.cache import BudgetCache, ExpiringCache, VolumeCache
 from api.app.fair_use import FairUse
 from api.app.graceful_shutdown import GracefulShutdown
@@ -22,6 +23,7 @@ from api.auth import CALLER_LIMIT, CallerCache, forget_callers
 from api.checkpoints.contents import CheckpointInspector
 from api.endpoints.proxy import Proxy
 from api.http import problems
+from api.http.audit import AuditLog, AuditMiddleware
 from api.http.fair_use import FairUseMiddleware
 from api.http.middleware import Envelope, RequestLimits, ResponseEncoding, is_prediction, is_upload
 from api.oidc.flows import LoginFlows
@@ -51,6 +53,7 @@ NOUNS: Final = (
     "queue",
     "attempts",
     "events.routes",
+    "audit.routes",
     "logs.routes",
     "metrics.routes",
     "checkpoints.routes",
@@ -126,6 +129,8 @@ def create_app(
     if sessions is None:
         engine = make_engine(settings.resolved_database_url, pool_size=settings.database_pool_size)
         sessions = make_sessions(engine)
+    audit_changes.listen(sessions)
+    audit_log = AuditLog(sessions, clock)
     environment_entries(settings)  # a mistake shows at start, not when a user submits a job
     request_metrics = RequestMetrics()
     shutdown = GracefulShutdown(drain_s=settings.drain_s)
@@ -145,7 +150,7 @@ def create_app(
         # A handler holds a thread and a connection: more threads would only wait for connections.
         current_default_thread_limiter().total_tokens = 2 * settings.database_pool_size
         shutdown.watch_signals()
-        async with app.state.viewers.lifetime(), app.state.proxy.lifetime():
+        async with app.state.viewers.lifetime(), app.state.proxy.lifetime(), audit_log.lifetime():
             yield
         app.state.checkpoint_inspector.close()
         app.state.optuna.close()
@@ -171,8 +176,10 @@ def create_app(
     app.state.fair_use = FairUse(settings)
     app.state.oidc = LoginFlows(settings, context.key, clock)
     app.state.shutdown = shutdown
+    app.state.audit_log = audit_log
     problems.install(app, page, xml_api.refusal)
     # The last added is the outermost.
+    app.add_middleware(AuditMiddleware, audit_log=audit_log)
     app.add_middleware(ResponseEncoding)
     app.add_middleware(FairUseMiddleware, fair_use=app.state.fair_use, is_upload=is_upload, is_proxied=is_prediction)
     app.add_middleware(RequestLimits)

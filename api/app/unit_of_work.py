@@ -120,11 +120,12 @@ class RequestCoalescer:
 
 @dataclass(slots=True)
 class UnitOfWork:
-    """One transaction, its time, and the wake-ups to send after its commit."""
+    """One transaction, its time, and the wake-ups to send after its commit. ``by_statement``: see ``write``."""
 
     session: Session
     now: datetime
     notifications: list[tuple[str, str]] = field(default_factory=list)
+    by_statement: bool = False
 
     def notify(self, topic: str, key: str = "") -> None:
         """Wake the scheduler's loop for ``topic`` and ``key`` after the commit; not at all after a rollback."""
@@ -217,7 +218,7 @@ class AppContext:
         ``by_statement``: each statement may be committed alone; see :func:`core.db.engine.unit_of_work`.
         """
         with unit_of_work(self.sessions, by_statement=by_statement) as session:
-            work = UnitOfWork(session, self.clock())
+            work = UnitOfWork(session, self.clock(), by_statement=by_statement)
             yield work
         for topic, key in work.notifications:
             self.wakeup.notify(topic, key)

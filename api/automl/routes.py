@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 from trainmaster.studies import StudySpec
 from trainmaster.wire.automl import AutomlCreate, AutomlDetail, AutomlRow, AutomlTest
 
+from api.app import audit
 from api.app.unit_of_work import AppContextDep, UnitOfWork
 from api.auth import Writer
 from api.automl import service
@@ -63,6 +64,7 @@ def create_automl(body: AutomlCreate, caller: Writer, context: AppContextDep, ke
                 return _created(work, before)
     plan = service.plan(context, caller, body)
     if body.dry_run:
+        audit.skip()
         return json_response(_plan_view(plan.spec))
     with context.write() as work:
         made = create(work, caller, plan.draft, f"AutoML on {body.data}", key=key, digest=digest)

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final
 from fastapi import Path
 from trainmaster.wire.forecasts import SimulationReportView, SimulationRequest, SimulationStatusView, SimulationView
 
+from api.app import audit
 from api.app.unit_of_work import AppContextDep, UnitOfWork
 from api.auth import PlatformAdmin
 from api.forecasts.service import unless_error
@@ -44,6 +45,7 @@ def begin_simulation(body: SimulationRequest, caller: PlatformAdmin, context: Ap
     cluster = None if body.cluster is None else body.cluster.model_dump(mode="json")
     simulation_id = new_id("question")
     question = {"policy": dict(policy), "cluster": cluster, "days": body.days}
+    audit.note_object("simulation", simulation_id)
     with context.write() as work:
         parse_policy(policy, base=read_policy(work.session).policy)
         questions.put(work.session, simulation_id, caller.user_id, question, work.now, QuestionKind.SIMULATION)

@@ -19,6 +19,7 @@ from starlette.responses import Response
 from starlette.routing import Match
 from trainmaster.wire.base import Problem, ProblemError, ProblemEvent
 
+from api.app import audit
 from core.domain.errors import (
     Conflict,
     IllegalTransition,
@@ -37,6 +38,7 @@ _CODES: Final = {400: "bad_request", 404: "not_found", 405: "method_not_allowed"
 
 
 def problem_response(problem: Problem, headers: Mapping[str, str] | None = None) -> Response:
+    audit.note_error(problem.code)
     body = orjson.dumps(problem.model_dump(mode="json", exclude_none=True))
     return Response(body, problem.status, dict(headers or {}), media_type=MEDIA_TYPE)
 

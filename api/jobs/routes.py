@@ -12,6 +12,7 @@ from trainmaster.spec.rules import gang_warnings
 from trainmaster.wire.base import Page
 from trainmaster.wire.jobs import CloneRequest, JobDetail, JobView, ReasonRequest, ResumeRequest, SubmitRequest
 
+from api.app import audit
 from api.app.unit_of_work import AppContext, AppContextDep
 from api.auth import Caller, JobAccess, JobMember, JobViewer, Reader, Writer
 from api.checkpoints.service import find_complete
@@ -80,6 +81,7 @@ def _submit_new(body: SubmitRequest, caller: Caller, context: AppContext, key: s
     spec = read_spec(body)
     submission = check_submission(context, caller, spec)
     if body.dry_run:
+        audit.skip()
         with context.read() as work:
             storage = read_state(work.session, submission.member.project_id)
         storage.demand_room()

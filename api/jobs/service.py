@@ -21,6 +21,7 @@ from trainmaster.spec.priorities import priority_words
 from trainmaster.wire.forecasts import ForecastRequest
 from trainmaster.wire.jobs import SubmitRequest
 
+from api.app.audit import current, note_object, note_project
 from api.app.cache import CachedBudget
 from api.app.unit_of_work import AppContext, UnitOfWork
 from api.auth import Caller, ProjectMembership
@@ -201,10 +202,17 @@ def submit(work: UnitOfWork, caller: Caller, submission: Submission, *, key: str
         storage.demand_room()
     new = _new_job(work, caller, submission)
     claim = None if key is None else KeyClaim(caller.user_id, key, digest)
-    earlier = write_job(work.session, new, claim)
+    note_project(submission.member.project_id, submission.member.project)
+    record = current() if work.by_statement else None
+    entry = None if record is None else record.entry_of("job", new.job["id"], new.job["name"])
+    earlier = write_job(work.session, new, claim, entry)
     if earlier is not None:
+        note_object("job", earlier)
         _demand_present(work, earlier)
         return Submitted(earlier, None)
+    note_object("job", new.job["id"])
+    if record is not None:
+        record.is_committed = True
     work.notify(TOPIC_TICK)
     row = dict(new.job)
     return Submitted(row["id"], row, storage.warnings())

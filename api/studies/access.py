@@ -10,6 +10,7 @@ from fastapi import Depends, Path
 from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
+from api.app import audit
 from api.auth import Caller, ProjectMembership, Role, Scope, require
 from core.db.tables import Study
 from core.domain.errors import NotFound
@@ -48,6 +49,7 @@ class StudyAccess:
             ).scalar_one_or_none()
         if study is None:
             raise NotFound(f"There is no {what}.")
+        audit.note_object("study", study.id)
         return study, self.caller.member_of_id(session, study.project_id, self.role, what=what)
 
 

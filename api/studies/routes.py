@@ -33,6 +33,7 @@ from trainmaster.wire.studies import (
     TrialView,
 )
 
+from api.app import audit
 from api.app.unit_of_work import AppContext, AppContextDep, UnitOfWork
 from api.auth import Caller, Reader, Writer
 from api.http.paging import FILTER_LIMIT, FilterValues, PageParams, PageQuery, make_cursor, newest_rows, read_cursor
@@ -228,6 +229,7 @@ def create_study(body: StudyCreate, caller: Writer, context: AppContextDep, key:
     if not body.wait_for_nodes:
         service.demand_feasible(context, caller, draft)
     if body.dry_run:
+        audit.skip()
         service.demand_room(context, draft)
         return json_response(spec)
     with context.write() as work:
@@ -357,6 +359,7 @@ def clone_study(
     if not body.wait_for_nodes:
         service.demand_feasible(context, caller, draft)
     if body.dry_run:
+        audit.skip()
         service.demand_room(context, draft)
         return json_response(spec)
     with context.write() as work:

@@ -37,6 +37,7 @@ GC_EXECUTOR: Final = "trainmaster.gc_executor"
 COLLECT_GARBAGE: Final = "trainmaster.collect_garbage"
 START_FORECASTS: Final = "trainmaster.start_forecasts"
 MEASURE_STORAGE: Final = "trainmaster.measure_storage"
+CHAIN_AUDIT: Final = "trainmaster.chain_audit"
 STUDIES_DUE: Final = "trainmaster.studies_due"
 ENDPOINTS_DUE: Final = "trainmaster.endpoints_due"
 MAINTENANCE_TASKS: Final = (
@@ -46,6 +47,7 @@ MAINTENANCE_TASKS: Final = (
     COLLECT_GARBAGE,
     START_FORECASTS,
     MEASURE_STORAGE,
+    CHAIN_AUDIT,
     STUDIES_DUE,
     ENDPOINTS_DUE,
 )
@@ -63,6 +65,8 @@ _GC_EXECUTOR_S: Final = 30.0
 _MODELS_S: Final = 10.0
 # Likewise of the meter.
 _MEASURE_STORAGE_S: Final = 30.0
+# Also how long an entry of the audit log is not in its hash chain.
+_CHAIN_AUDIT_S: Final = 2.0
 _COLLECT_GARBAGE_S: Final = 300.0
 
 # Seconds. A broker that is up answers within milliseconds; longer waiting is in vain.
@@ -134,6 +138,7 @@ def schedule(settings: Settings) -> dict[str, float]:
         COLLECT_GARBAGE: _COLLECT_GARBAGE_S,
         START_FORECASTS: _START_FORECASTS_S,
         MEASURE_STORAGE: _MEASURE_STORAGE_S,
+        CHAIN_AUDIT: _CHAIN_AUDIT_S,
         STUDIES_DUE: _STUDIES_DUE_S,
         MODELS: _MODELS_S,
         ENDPOINTS_DUE: _ENDPOINTS_DUE_S,

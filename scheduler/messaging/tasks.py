@@ -42,6 +42,7 @@ class Tasks:
             celery_app.GC_EXECUTOR: process.gc_executor,
             celery_app.COLLECT_GARBAGE: process.collect_garbage,
             celery_app.MEASURE_STORAGE: process.measure_projects,
+            celery_app.CHAIN_AUDIT: process.chain_audit,
             celery_app.START_FORECASTS: process.write_start_forecasts,
         }
 

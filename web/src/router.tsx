@@ -346,6 +346,18 @@ const usageRoute = createRoute({
     ),
 });
 
+const auditRoute = createRoute({
+  getParentRoute: () => shellRoute,
+  path: "/audit",
+  component: lazyPage(() => import("./pages/audit"), "AuditPage"),
+  validateSearch: (search: Record<string, unknown>) =>
+    Object.fromEntries(
+      (["user", "action", "object", "project", "outcome"] as const).flatMap((key) =>
+        text(search[key]) ? [[key, String(search[key])]] : [],
+      ),
+    ) as Partial<Record<"user" | "action" | "object" | "project" | "outcome", string>>,
+});
+
 const settingsRoute = createRoute({
   getParentRoute: () => shellRoute,
   path: "/settings",
@@ -381,6 +393,7 @@ const routeTree = rootRoute.addChildren([
     tokensRoute,
     volumesRoute,
     usageRoute,
+    auditRoute,
     settingsRoute,
     notFoundRoute,
   ]),

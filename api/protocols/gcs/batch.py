@@ -12,11 +12,12 @@ from email.message import Message
 from email.parser import BytesParser, Parser
 from http import HTTPStatus
 from typing import Final
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from fastapi import APIRouter, Request, Response
 from starlette.concurrency import run_in_threadpool
 
+from api.app import audit
 from api.app.unit_of_work import AppContext, AppContextDep
 from api.protocols.gcs.answers import StorageRoute
 from api.protocols.gcs.callers import StorageCaller, StorageWriter, find_bucket
@@ -65,12 +66,14 @@ def _parts(content_type: str, body: bytes) -> list[Message]:
 
 def _run_part(context: AppContext, caller: StorageCaller, part: Message) -> bytes:
     """Run one part's request; return its whole HTTP response as a part of the batch's response."""
+    code = None
     try:
         _delete(context, caller, part)
         status, body = 204, b""
     except TrainmasterError as error:
         refused = StorageRoute.response_to(error)
-        status, body = refused.status_code, bytes(refused.body)
+        status, body, code = refused.status_code, bytes(refused.body), error.code
+    audit.note_part("object", _target_of(part), status, code)
     name = str(part.get("Content-ID", "")).strip().strip("<>")
     shown = f"Content-ID: <response-{name}>\r\n" if re.fullmatch(r"[!-~ ]{1,200}", name) else ""
     kind = "Content-Type: application/json; charset=UTF-8\r\n" if body else ""
@@ -78,12 +81,24 @@ def _run_part(context: AppContext, caller: StorageCaller, part: Message) -> byte
     return f"Content-Type: application/http\r\n{shown}\r\n{head}".encode() + body
 
 
-def _delete(context: AppContext, caller: StorageCaller, part: Message) -> None:
+def _request_of(part: Message) -> tuple[str, SplitResult, str]:
+    """Method, address, and the headers that follow."""
     payload = part.get_payload(decode=True)
     text = payload.decode("utf-8", "replace") if isinstance(payload, bytes) else ""
     line, _, rest = text.lstrip("\r\n").partition("\n")
     method, _, target = line.strip().partition(" ")
-    address = urlsplit(target.rpartition(" ")[0] if " HTTP/" in target else target)
+    return method, urlsplit(target.rpartition(" ")[0] if " HTTP/" in target else target), rest
+
+
+def _target_of(part: Message) -> str:
+    """Bucket and name of the object, or else the address."""
+    path = _request_of(part)[1].path
+    match = _OBJECT.fullmatch(path)
+    return path if match is None else f"{unquote(match[1])}/{unquote(match[2])}"
+
+
+def _delete(context: AppContext, caller: StorageCaller, part: Message) -> None:
+    method, address, rest = _request_of(part)
     match = _OBJECT.fullmatch(address.path)
     if method != "DELETE" or match is None:
         raise NotServed(

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import quote
 
+from api.app import audit
 from api.files import media_type_of
 from api.protocols.gcs.answers import ConditionNotMet, NotChanged
 from api.protocols.gcs.buckets import Bucket, object_path
@@ -134,6 +135,7 @@ def checksums_of_object(bucket: Bucket, name: str) -> Checksums | None:
 
 
 def delete_object(bucket: Bucket, name: str, condition: Preconditions) -> None:
+    audit.note_project(None, bucket.project_of(name))
     condition.demand(find_generation(bucket, name, condition.generation))
     tree, path = bucket.locate(object_path(name), makes=True)
     if name.endswith("/"):

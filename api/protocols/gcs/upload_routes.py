@@ -13,6 +13,7 @@ from fastapi import APIRouter, Depends, Path, Request, Response
 from fastapi.concurrency import contextmanager_in_threadpool
 from starlette.concurrency import run_in_threadpool
 
+from api.app import audit
 from api.app.unit_of_work import AppContext, AppContextDep
 from api.auth import Caller
 from api.protocols.gcs import upload_sessions
@@ -54,6 +55,7 @@ class _UploadCall:
 
     def find(self, target: upload_sessions.UploadTarget) -> tuple[Bucket, UploadMeter]:
         """The bucket of the upload, and the meter of its bytes. Raises ``NotFound``, ``Forbidden``."""
+        audit.note_object("object", f"{target.bucket}/{target.name}")
         if self.caller is not None:
             bucket = find_bucket(self.context, self.caller, target.bucket, writes=True)
         elif PACKAGE.fullmatch(target.name):
@@ -64,6 +66,7 @@ class _UploadCall:
                 "tells how to send one."
             )
         project = bucket.project_of(target.name)
+        audit.note_project(None, project)
         is_refused = self.caller is None or isinstance(self.caller, Caller)  # a running job goes on
         charge = None if project is None else UploadCharge(self.context, project, is_refused=is_refused)
         return bucket, UploadMeter(bucket, self.limit, charge)

@@ -17,6 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from api.app import audit
 from api.http.problems import request_id_of, unexpected
 from api.http.routing import StrictRoute
 from api.protocols.kit.errors import mistakes_of
@@ -84,6 +85,7 @@ class ProtocolRoute(StrictRoute):
     @classmethod
     def response_to(cls, error: TrainmasterError) -> Response:
         """The response to one of the platform's errors in that protocol."""
+        audit.note_error(error.code)
         status = _nearest(cls.statuses, error, error.status)
         response = cls.error_response(
             status, _nearest(cls.codes_of_errors, error, cls._code_of(status)), error.sentence
@@ -100,6 +102,7 @@ class ProtocolRoute(StrictRoute):
 
     @classmethod
     def _invalid(cls, message: str, code: str | None = None) -> Response:
+        audit.note_error("invalid_request")
         return cls.error_response(400, code or cls._code_of(400), message)
 
 

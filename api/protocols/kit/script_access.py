@@ -10,6 +10,7 @@ from fastapi import Request
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from api.app.audit import note_project
 from api.app.unit_of_work import AppContext
 from api.auth import Caller, Scope, attempt_or_caller
 from core.db.tables import Attempt, Job, Project
@@ -100,4 +101,5 @@ def attempt_of(session: Session, attempt_id: AttemptId) -> tuple[ScriptAttempt, 
     attempt = ScriptAttempt(
         attempt_id, number, job.id, job.name, job.project_id, project, job.user_id, roles_of(job.gang)
     )  # fmt: skip
+    note_project(attempt.project_id, attempt.project)
     return attempt, ended_at

@@ -122,7 +122,7 @@ def list_runtimes(namespace: Namespace, caller: Reader, context: AppContextDep) 
 # --- TrainJobs -------------------------------------------------------------------------------------------------------
 
 
-@router.post(f"{_OF_NAMESPACE}/trainjobs")
+@router.post(f"{_OF_NAMESPACE}/trainjobs", status_code=201)
 def create_train_job(namespace: Namespace, body: RawBody, caller: Writer, context: AppContextDep) -> Response:
     return answer(_job(context, caller, namespace, jobs.create(context, caller, namespace, body)), 201)
 

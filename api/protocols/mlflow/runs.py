@@ -16,6 +16,7 @@ import orjson
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from api.app.audit import note_object
 from api.app.unit_of_work import UnitOfWork
 from api.protocols.kit.json_values import from_milliseconds, milliseconds
 from api.protocols.kit.script_access import ReadScope, ScriptAttempt, roles_of
@@ -100,6 +101,7 @@ def run_query() -> UntypedSelect:
 
 def find_run(session: Session, scope: ReadScope, run_id: str) -> RunFacts:
     """A readable run. Raises ``NotFound``."""
+    note_object("run", run_id)
     row = session.get(MlflowRun, run_id)
     # A replica's run without logged data has no row: its id contains the attempt's.
     candidates = [row.attempt_id] if row is not None else _possible_attempt_ids(run_id)

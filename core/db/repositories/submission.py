@@ -32,6 +32,7 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.orm import Session
 from trainmaster.spec import JobSpec
 
+from core.db.audit import AUDIT_TABLE, CONTENT_FIELDS
 from core.db.engine import UntypedRow, UntypedSelect, insert_into
 from core.db.repositories.jobs import ROLE_KEY
 from core.db.tables import Event, IdempotencyKey, Job, JobLabel
@@ -137,8 +138,12 @@ def new_job(order: JobSubmission, *, now: datetime, actor: str, reason: str = ""
     return NewJob(row, labels, event)
 
 
-def write_job(session: Session, new: NewJob, claim: KeyClaim | None) -> str | None:
+def write_job(
+    session: Session, new: NewJob, claim: KeyClaim | None, audit_entry: Mapping[str, Any] | None = None
+) -> str | None:
     """Write everything and return ``None``; or the job's id if an equal request claimed the key before.
+
+    ``audit_entry``: of the request, where no other part of the transaction writes it.
 
     A second request that arrives during the first one's transaction waits for its end.
 
@@ -147,7 +152,7 @@ def write_job(session: Session, new: NewJob, claim: KeyClaim | None) -> str | No
     """
     connection = session.connection()
     write = _write_at_once if connection.dialect.name == "postgresql" else _write_each
-    if write(connection, new, claim):
+    if write(connection, new, claim, audit_entry):
         return None
     assert claim is not None  # noqa: S101 (nothing else keeps a job from being written)
     row = connection.execute(_FIND_KEY, {"user_id": claim.user_id, "key": claim.key}).one()
@@ -161,9 +166,12 @@ _CLAIM: Final = sqlite.insert(_KEYS).on_conflict_do_nothing().returning(_KEYS.c.
 _INSERT_JOB: Final = insert(_JOBS)
 _INSERT_LABELS: Final = insert(_LABELS)
 _INSERT_EVENT: Final = insert(_EVENTS).inline()
+_INSERT_AUDIT: Final = insert(AUDIT_TABLE).inline()
 
 
-def _write_each(connection: Connection, new: NewJob, claim: KeyClaim | None) -> bool:
+def _write_each(
+    connection: Connection, new: NewJob, claim: KeyClaim | None, audit_entry: Mapping[str, Any] | None
+) -> bool:
     job_id = new.job["id"]
     if claim is not None and connection.execute(_CLAIM, _key_row(new, claim)).scalar_one_or_none() is None:
         return False
@@ -172,17 +180,24 @@ def _write_each(connection: Connection, new: NewJob, claim: KeyClaim | None) -> 
         labels = dict.fromkeys(new.labels)
         connection.execute(_INSERT_LABELS, [{"job_id": job_id, "key": key, "value": value} for key, value in labels])
     connection.execute(_INSERT_EVENT, {**_EVENT_DEFAULTS, **new.event})
+    if audit_entry is not None:
+        connection.execute(_INSERT_AUDIT, audit_entry)
     return True
 
 
-def _write_at_once(connection: Connection, new: NewJob, claim: KeyClaim | None) -> bool:
+def _write_at_once(
+    connection: Connection, new: NewJob, claim: KeyClaim | None, audit_entry: Mapping[str, Any] | None
+) -> bool:
     labels = list(dict.fromkeys(new.labels))
     values = {f"job_{name}": value for name, value in {**_JOB_DEFAULTS, **new.job}.items()}
     values |= {f"event_{name}": value for name, value in {**_EVENT_DEFAULTS, **new.event}.items()}
     values |= {"label_keys": [key for key, _ in labels], "label_values": [value for _, value in labels]}
     if claim is not None:
         values |= {f"key_{name}": value for name, value in _key_row(new, claim).items()}
-    return connection.execute(_AT_ONCE if claim is None else _AT_ONCE_WITH_KEY, values).rowcount == 1
+    if audit_entry is not None:
+        values |= {f"audit_{name}": value for name, value in audit_entry.items()}
+    statement = _AT_ONCE[claim is not None, audit_entry is not None]
+    return connection.execute(statement, values).rowcount == 1
 
 
 def _key_row(new: NewJob, claim: KeyClaim) -> dict[str, Any]:
@@ -199,7 +214,7 @@ def _bound(table: Table, prefix: str, names: Sequence[str]) -> list[Any]:
     return [bindparam(f"{prefix}_{name}", type_=table.c[name].type) for name in names]
 
 
-def _statement(*, with_key: bool) -> Insert:
+def _statement(*, with_key: bool, with_audit: bool) -> Insert:
     keys = [name.name for name in _KEYS.columns]
     claim = (
         postgresql.insert(_KEYS)
@@ -229,12 +244,18 @@ def _statement(*, with_key: bool) -> Insert:
         events, if_claimed(select(*_bound(_EVENTS, "event", events))), include_defaults=False
     )
     parts = [job.cte("job"), label.cte("label")]
+    if with_audit:
+        entry = if_claimed(select(*_bound(AUDIT_TABLE, "audit", CONTENT_FIELDS)))
+        parts.append(insert(AUDIT_TABLE).from_select(CONTENT_FIELDS, entry, include_defaults=False).cte("audit_entry"))
     statement = event.add_cte(*([claim, *parts] if with_key else parts)).inline()
     return statement.execution_options(preserve_rowcount=True)  # else SQLAlchemy counts only updates and deletes
 
 
-_AT_ONCE: Final = _statement(with_key=False)
-_AT_ONCE_WITH_KEY: Final = _statement(with_key=True)
+_AT_ONCE: Final = {
+    (with_key, with_audit): _statement(with_key=with_key, with_audit=with_audit)
+    for with_key in (False, True)
+    for with_audit in (False, True)
+}
 
 
 def claim_key(session: Session, claim: KeyClaim, made_id: str, now: datetime) -> str | None:

@@ -17,6 +17,7 @@ from core.db.tables.accounts import (
     Volume,
     VolumeGrant,
 )
+from core.db.tables.audit import AuditEntry
 from core.db.tables.base import NAMING, Base, BigId, Json, UtcDateTime
 from core.db.tables.costs import BudgetRow, PriceRow, ReleasedAllocation
 from core.db.tables.fleet import DatabaseIdentity, Lease, Node, NodeFailure, Orphan
@@ -75,6 +76,7 @@ __all__ = [
     "NAMING",
     "Archive",
     "Attempt",
+    "AuditEntry",
     "Base",
     "BigId",
     "BookingRow",

@@ -53,6 +53,7 @@ from scheduler.control import fence
 from scheduler.control.attempts.launching.commands import log_unkilled
 from scheduler.control.context import ControlContext
 from scheduler.control.journal import SCHEDULER, Journal
+from scheduler.control.maintenance.audit import cut_audit
 from scheduler.control.planning.plan_log import prune
 from scheduler.control.planning.quarantine_updates import delete_old_failures
 
@@ -364,6 +365,7 @@ def _steps(control: ControlContext, settings: Settings) -> Mapping[str, Callable
     return {
         "ttl": lambda: gc_jobs(control),
         "events": lambda: gc_events(control, timedelta(days=settings.event_retention_days)),
+        "audit": lambda: cut_audit(control, timedelta(days=settings.audit_retention_days)),
         "plans": lambda: gc_plan_records(control, settings),
         "failures": lambda: gc_node_failures(control),
         "forecasts": lambda: gc_forecasts(control),

@@ -18,7 +18,7 @@ from typer.core import TyperGroup
 
 from trainmaster.cli.jobs import checkpoints, files, images, listing, logs, metrics, show, submit, verbs
 from trainmaster.cli.planner import queue, whatif
-from trainmaster.cli.platform import access, admin, nodes, quota, scheduling, updown, usage
+from trainmaster.cli.platform import access, admin, audit, nodes, quota, scheduling, updown, usage
 from trainmaster.cli.protocols import clients, vertex_table
 from trainmaster.cli.serving import batch, endpoint, model
 from trainmaster.cli.terminal import options, output, session
@@ -149,6 +149,7 @@ for _group in (
     nodes,
     quota,
     usage,
+    audit,
     scheduling,
     admin,
     clients,

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
 from trainmaster.client.binding import ClientMethod, IterMethod, JobIterMethod, JobMethod
-from trainmaster.client.calls import admin, checkpoints, jobs, metrics, models, output, planner, serving, studies, usage
+from trainmaster.client.calls import (
+    admin,
+    audit,
+    checkpoints,
+    jobs,
+    metrics,
+    models,
+    output,
+    planner,
+    serving,
+    studies,
+    usage,
+)
 from trainmaster.client.flows import pages, streams, transfer
 from trainmaster.client.flows.models import download_version, get_batch_outcome, wait_for_version
 from trainmaster.client.flows.streams import StateNotice
@@ -21,6 +33,7 @@ from trainmaster.wire.admin import (
     UserView,
     VolumeView,
 )
+from trainmaster.wire.audit import AuditEntryView
 from trainmaster.wire.checkpoints import TensorStatistics, TensorView
 from trainmaster.wire.jobs import (
     AttemptView,
@@ -254,6 +267,12 @@ class Operations:
     get_budget = ClientMethod(usage.get_budget)
     set_budget = ClientMethod(usage.set_budget)
     delete_budget = ClientMethod(usage.delete_budget)
+
+    # the audit log
+    list_audit_entries = IterMethod(pages.list_audit_entries, AuditEntryView)
+    list_audit_entries_page = ClientMethod(audit.list_audit_entries_page)
+    export_audit_log = IterMethod(pages.export_audit_log, dict[str, Any])
+    export_audit_log_page = ClientMethod(audit.export_audit_log_page)
 
     # users and tokens
     list_users = IterMethod(pages.list_users, UserView)

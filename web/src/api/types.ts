@@ -21,6 +21,7 @@ export type Volume = Schemas["VolumeView"];
 export type UsageReport = Schemas["UsageReport"];
 export type Price = Schemas["PriceView"];
 export type Budget = Schemas["BudgetView"];
+export type AuditEntry = Schemas["AuditEntryView"];
 export type VolumeGrant = Schemas["VolumeGrantView"];
 export type FileEntry = Schemas["FileEntry"];
 export type Checkpoint = Schemas["CheckpointView"];

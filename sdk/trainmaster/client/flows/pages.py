@@ -6,15 +6,28 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Final, TypeVar
 
-from trainmaster.client.calls import admin, checkpoints, metrics, models, output, planner, serving, studies, usage
+from trainmaster.client.calls import (
+    admin,
+    audit,
+    checkpoints,
+    metrics,
+    models,
+    output,
+    planner,
+    serving,
+    studies,
+    usage,
+)
 from trainmaster.client.calls import jobs as calls
 from trainmaster.client.steps import Emit, Executable, Flow
+from trainmaster.wire.audit import AuditOutcome
 from trainmaster.wire.base import Page
 from trainmaster.wire.models import Stage
 
 T = TypeVar("T")
 
 _PAGE_OF_TENSORS: Final = 1000
+_EXPORTED: Final = 5_000  # entries of the audit log in one request
 _LARGE: Final = 200  # the maximum page size of most lists, to read whole lists with few requests
 
 
@@ -252,6 +265,54 @@ def list_prices() -> Flow[None]:
 def list_budgets() -> Flow[None]:
     """The budgets of the caller's projects, by name, with what was spent this month."""
     return all_pages(lambda cursor: usage.list_budgets_page(limit=_LARGE, cursor=cursor))
+
+
+def list_audit_entries(
+    *,
+    user: str | None = None,
+    token: str | None = None,
+    action: str | None = None,
+    object: str | None = None,  # noqa: A002 (the filter's name)
+    project: str | None = None,
+    outcome: AuditOutcome | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    limit: int | None = None,
+) -> Flow[None]:
+    """Entries of the audit log, the newest first, at most ``limit``."""
+    return all_pages(
+        lambda cursor: audit.list_audit_entries_page(
+            user=user, token=token, action=action, object=object, project=project, outcome=outcome, since=since,
+            until=until, limit=_page_size(limit), cursor=cursor,
+        ),
+        limit=limit,
+    )  # fmt: skip
+
+
+def export_audit_log(
+    *,
+    user: str | None = None,
+    token: str | None = None,
+    action: str | None = None,
+    object: str | None = None,  # noqa: A002 (as above)
+    project: str | None = None,
+    outcome: AuditOutcome | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+) -> Flow[None]:
+    """All entries of the audit log in the order of its hash chain, for :func:`trainmaster.audit.verify_entries`."""
+    after = 0
+    while True:
+        entries = yield from audit.export_audit_log_page(
+            user=user, token=token, action=action, object=object, project=project, outcome=outcome, since=since,
+            until=until, after=after, limit=_EXPORTED,
+        )  # fmt: skip
+        for entry in entries:
+            yield Emit(entry)
+        chained = [entry["position"] for entry in entries if entry["position"] is not None]
+        if len(chained) < _EXPORTED:
+            return
+        after = chained[-1]
 
 
 def list_reservations() -> Flow[None]:

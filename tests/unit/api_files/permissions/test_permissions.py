@@ -17,6 +17,7 @@ from sqlalchemy import Engine
 from starlette.testclient import TestClient
 
 from api.app import factory
+from api.app.audited_routes import DOWNLOADS, EXCLUDED, IN_PIECES
 from api.app.factory import create_app
 from api.app.fair_use import TokenBuckets
 from api.pages import PAGE_PATHS
@@ -38,6 +39,7 @@ from core.db.tables import (
 from core.settings import Settings
 from core.wakeups import TOPIC_FORECAST, NoWakeup
 from tests.databases import POSTGRES, empty, remember
+from tests.unit.api_files.permissions.audit_checks import check_audit, unfold
 from tests.unit.api_files.permissions.rights import (
     ANY_READER,
     ANY_WRITER,
@@ -68,6 +70,8 @@ Stage = tuple[Any, Callable[[], None]]
 
 
 REPORT = {"role": "worker", "index": 0, "items": [{"seq": 1, "at": "2026-11-21T07:00:00Z", "kind": "heartbeat"}]}
+
+ADMINS_OF_PROJECTS = {"owner": OK, "stranger": OK}
 
 ROUTES: dict[str, Case] = {
     **JOBS,
@@ -154,6 +158,8 @@ ROUTES: dict[str, Case] = {
     "POST /api/v1/users/{user}/identities": case(PLATFORM_ADMIN, json={"provider": "lab", "subject": "s-2"}),
     "DELETE /api/v1/users/{user}/identities/{identity}": case(PLATFORM_ADMIN),
     "GET /api/v1/me": case(ANY_READER),
+    "GET /api/v1/audit": case({**PLATFORM_ADMIN, **ADMINS_OF_PROJECTS}),
+    "GET /api/v1/audit/export": case({**PLATFORM_ADMIN, **ADMINS_OF_PROJECTS}),
     "GET /api/v1/health": case(OPEN),
     "GET /api/v1/live": case(OPEN),
     "GET /api/v1/ready": case(OPEN),
@@ -397,6 +403,7 @@ def make_stage(folder: Path, engine: Engine) -> Iterator[Any]:
     wakeup = PlannerBell(sessions, lambda: house.now)
     app = create_app(settings, sessions=sessions, wakeup=wakeup, clock=lambda: house.now)
     app.state.fair_use.wrong_logins = TokenBuckets(1e9, 1e9)  # all come from one address
+    unfold(app.state.audit_log)
     with TestClient(app, raise_server_exceptions=False, follow_redirects=False) as client:
         house = conftest.House(app, client, settings, app.state.context.sessions, folder / "output")
         furnish(house)
@@ -500,6 +507,7 @@ def test_everybody_gets_what_they_may_and_nothing_else(stage: Stage, route: str)
         more = dict(wanted.more)
         headers = {**house.auth(who), **more.pop("headers", {})}
         answer = house.client.request(method, path, headers=headers, **more)
+        check_audit(house, route, who, answer)
         expected = wanted.refused.get(who, OK)
         if expected == OK:
             assert answer.status_code < 400, f"{who}: {answer.status_code} {answer.text}"
@@ -517,6 +525,12 @@ def test_everybody_gets_what_they_may_and_nothing_else(stage: Stage, route: str)
 def _uploader(who: str) -> str:
     # A token that only reads cannot begin an upload; its user can.
     return {"reader": "member"}.get(who, who)
+
+
+def test_exceptions_of_the_audit_log_are_routes() -> None:
+    assert not EXCLUDED.keys() - ROUTES.keys()
+    assert not {f"GET {route}" for route in DOWNLOADS} - ROUTES.keys()
+    assert not IN_PIECES - ROUTES.keys()
 
 
 @pytest.mark.parametrize("who", ["stranger", "plain"])

@@ -19,6 +19,7 @@ import {
   Package,
   Plus,
   RadioTower,
+  ScrollText,
   Search,
   Server,
   Settings,
@@ -55,6 +56,7 @@ export const ADMIN: readonly NavItem[] = [
   { to: "/volumes", label: "Volumes", icon: HardDrive },
   { to: "/users", label: "Users", icon: UsersRound },
   { to: "/tokens", label: "Tokens", icon: KeyRound },
+  { to: "/audit", label: "Audit log", icon: ScrollText },
   { to: "/settings", label: "Settings", icon: Settings },
 ];
 

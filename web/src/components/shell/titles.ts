@@ -17,6 +17,7 @@ const SECTION_TITLES: Readonly<Record<string, string>> = {
   tokens: "Tokens",
   volumes: "Volumes",
   usage: "Usage",
+  audit: "Audit log",
   settings: "Settings",
   login: "Log in",
 };
