@@ -20,7 +20,8 @@ router = new_router("pages")
 # The first path segments of the application's pages. Other unknown addresses are answered with 404.
 PAGE_PATHS: Final = (
     "jobs", "studies", "models", "endpoints", "batch-predictions", "submit", "compare", "queue", "simulations",
-    "cluster", "activity", "projects", "users", "tokens", "volumes", "usage", "audit", "settings", "login",
+    "cluster", "activity", "projects", "users", "tokens", "volumes", "usage", "audit", "notifications", "webhooks",
+    "settings", "login",
 )  # fmt: skip
 # No inline scripts or styles, nothing from other origins, and no embedding in other sites' frames.
 _HEADERS: Final = {

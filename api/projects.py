@@ -23,11 +23,13 @@ from core.db.tables import (
     Membership,
     Model,
     ModelVersion,
+    NotificationChannel,
     Project,
     StorageUsage,
     Study,
     Usage,
     User,
+    Webhook,
 )
 from core.domain.errors import Conflict, Forbidden, NotFound
 from core.domain.jobs.states import JobState
@@ -163,7 +165,8 @@ def delete_member(project: ProjectAdmin, user: str, context: AppContextDep) -> N
 
 def _remove(work: UnitOfWork, caller: Caller, project: Project) -> None:
     """Delete a project. Its ended jobs stay in the database, but are no longer visible; their files stay. Its quota,
-    its budget, its grants of volumes and its reservations are deleted: other projects may use the nodes at once.
+    its budget, its webhooks and notification channels, its grants of volumes and its reservations are deleted: other
+    projects may use the nodes at once.
 
     Raises:
         Conflict: jobs or studies have not ended, models are being registered, or there are endpoints.
@@ -178,7 +181,7 @@ def _remove(work: UnitOfWork, caller: Caller, project: Project) -> None:
     reserved = list(
         work.session.scalars(delete(BookingRow).where(BookingRow.project_id == project.id).returning(BookingRow.name))
     )
-    for table in (Usage, StorageUsage, BudgetRow):
+    for table in (Usage, StorageUsage, BudgetRow, Webhook, NotificationChannel):
         work.session.execute(delete(table).where(table.project_id == project.id))
     revoke_all(work, caller, project)
     extra = {"reservations": sorted(reserved)} if reserved else {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from functools import lru_cache
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Final, Literal, Self
 
@@ -173,6 +174,16 @@ class Settings(BaseSettings):
         "does in CustomJob.from_local_script with STORAGE_EMULATOR_HOST: from this machine, which its jobs share; from "
         "anywhere; or never. Never through a proxy.",
     )
+    outbound_networks: str = Field(
+        default="",
+        description="Networks that webhooks and notifications may be sent to besides public addresses, such as "
+        "10.1.0.0/16, separated by commas. Whoever is admin of a project can then send requests to services there.",
+    )
+    webhook_retention_days: float = Field(
+        default=14.0,
+        ge=0,
+        description="Finished messages of webhooks and notifications are listed for so long.",
+    )
     oidc_providers: SecretStr = Field(
         default=SecretStr(""),
         description="OpenID Connect providers by which users may log in: a JSON list, or the path of a file with it; "
@@ -268,6 +279,16 @@ class Settings(BaseSettings):
                 "kubernetes (tests of the platform set TRAINMASTER_TEST_FAKE_EXECUTOR=1)"
             )
         return self
+
+    @field_validator("outbound_networks")
+    @classmethod
+    def _networks(cls, value: str) -> str:
+        for text in filter(None, map(str.strip, value.split(","))):
+            try:
+                ip_network(text)
+            except ValueError as error:
+                raise ValueError(f"{error}; write networks like 10.1.0.0/16, separated by commas") from error
+        return value
 
     @field_validator("metrics_token")
     @classmethod

@@ -25,6 +25,7 @@ TOPIC_FORECAST: Final = "forecast"
 TOPIC_RECONCILE: Final = "reconcile"  # key: the attempt's id
 TOPIC_STUDY: Final = "study"  # key: the study's id
 TOPIC_MODELS: Final = "models"
+TOPIC_WEBHOOKS: Final = "webhooks"
 TOPIC_ENDPOINT: Final = "endpoint"  # key: the endpoint's id
 TASK_OF_TOPIC: Final = {
     TOPIC_TICK: "trainmaster.tick",
@@ -32,6 +33,7 @@ TASK_OF_TOPIC: Final = {
     TOPIC_RECONCILE: "trainmaster.reconcile",
     TOPIC_STUDY: "trainmaster.study",
     TOPIC_MODELS: "trainmaster.models",
+    TOPIC_WEBHOOKS: "trainmaster.webhooks",
     TOPIC_ENDPOINT: "trainmaster.endpoint",
 }
 # A user waits for a forecast: it does not queue behind a thousand reconciles.
@@ -41,6 +43,7 @@ QUEUE_OF_TOPIC: Final = {
     TOPIC_RECONCILE: "reconcile",
     TOPIC_STUDY: "reconcile",
     TOPIC_MODELS: "maintenance",
+    TOPIC_WEBHOOKS: "maintenance",
     TOPIC_ENDPOINT: "reconcile",
 }
 # The limit of sockaddr_un.sun_path on Linux is 108 bytes, the closing zero included.

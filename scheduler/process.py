@@ -17,6 +17,7 @@ import structlog
 from core.db.engine import make_engine, make_sessions, unit_of_work
 from core.domain.errors import ExecutorTryAgain, IllegalTransition, Unavailable
 from core.domain.ids import AttemptId
+from core.outgoing.networks import OutboundNetworks
 from core.settings import Settings
 from core.tokens import platform_key
 from core.wakeups import TOPIC_RECONCILE, Wakeup
@@ -33,6 +34,8 @@ from scheduler.control.maintenance.gc import collect_garbage, gc_executor
 from scheduler.control.maintenance.nodes import sync_nodes
 from scheduler.control.maintenance.resync import SAFETY_RESYNC, STEADY_RESYNC, due_attempts, find_drifted
 from scheduler.control.maintenance.storage import StorageMeter
+from scheduler.control.outgoing.notifications import Notifier
+from scheduler.control.outgoing.webhooks import WebhookDeliverer
 from scheduler.control.planning.start_forecasts import StartForecastWriter
 from scheduler.control.planning.tick import Ticker
 from scheduler.control.questions.answers import QuestionAnswerer
@@ -106,6 +109,8 @@ class SchedulerProcess:
         self.studies = StudyLoop(self.control, Proposers(loads_ahead=True))
         self.registrar = Registrar(self.control, limit_bytes=settings.model_limit_bytes)
         self.storage_meter = StorageMeter(self.control)
+        self.webhooks = WebhookDeliverer(self.control, OutboundNetworks(settings.outbound_networks))
+        self.notifier = Notifier(self.control, settings.outbound_networks)
         self.timers = Timers(wakeup.notify, utc_now)
         self.endpoints = EndpointLoop(
             self.control, own_server() if settings.executor == "process" else None, set_timer=self.timers.set
@@ -225,6 +230,7 @@ class SchedulerProcess:
                 for sentence in refused_volumes(self.control.sessions, self.settings):
                     log.error("volume.refused", why=sentence)
                 self.registrar.start()
+                self.start_outgoing()
                 self.simulations.start()  # also those that a scheduler left unfinished when it died
                 return
             except Unavailable as away:
@@ -233,6 +239,11 @@ class SchedulerProcess:
                     is_logged = True
                 stop.wait(1.0)
 
+    def start_outgoing(self) -> None:
+        """Deliver to webhooks and send notifications, now and from then on."""
+        self.webhooks.start()
+        self.notifier.start()
+
     def close(self) -> None:
         self.watch.stop()
         self.timers.close()
@@ -240,6 +251,8 @@ class SchedulerProcess:
         self.studies.close()
         self.registrar.close()
         self.storage_meter.close()
+        self.webhooks.close()
+        self.notifier.close()
         self.engine.dispose()
 
     def _answer(self) -> None:

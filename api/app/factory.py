@@ -66,6 +66,8 @@ NOUNS: Final = (
     "quotas.routes",
     "usage.routes",
     "usage.prices",
+    "outgoing.webhooks",
+    "outgoing.notifications",
     "projects",
     "policy.routes",
     "vertex_table",

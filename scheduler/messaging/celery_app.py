@@ -22,6 +22,7 @@ from core.wakeups import (
     TOPIC_RECONCILE,
     TOPIC_STUDY,
     TOPIC_TICK,
+    TOPIC_WEBHOOKS,
 )
 from scheduler.messaging import memory_broker
 
@@ -30,6 +31,7 @@ FORECAST: Final = TASK_OF_TOPIC[TOPIC_FORECAST]
 RECONCILE: Final = TASK_OF_TOPIC[TOPIC_RECONCILE]
 STUDY: Final = TASK_OF_TOPIC[TOPIC_STUDY]
 MODELS: Final = TASK_OF_TOPIC[TOPIC_MODELS]
+WEBHOOKS: Final = TASK_OF_TOPIC[TOPIC_WEBHOOKS]
 ENDPOINT: Final = TASK_OF_TOPIC[TOPIC_ENDPOINT]
 RECONCILE_DUE: Final = "trainmaster.reconcile_due"
 SYNC_NODES: Final = "trainmaster.sync_nodes"
@@ -61,8 +63,9 @@ _STUDIES_DUE_S: Final = 2.0
 # Also the delay until a serving replica that has started gets requests.
 _ENDPOINTS_DUE_S: Final = 1.0
 _GC_EXECUTOR_S: Final = 30.0
-# The registrar polls by itself; this starts it in a process that has received no wake-up yet.
+# The registrar and the webhooks poll by themselves; this starts them in a process that has received no wake-up yet.
 _MODELS_S: Final = 10.0
+_WEBHOOKS_S: Final = 10.0
 # Likewise of the meter.
 _MEASURE_STORAGE_S: Final = 30.0
 # Also how long an entry of the audit log is not in its hash chain.
@@ -141,6 +144,7 @@ def schedule(settings: Settings) -> dict[str, float]:
         CHAIN_AUDIT: _CHAIN_AUDIT_S,
         STUDIES_DUE: _STUDIES_DUE_S,
         MODELS: _MODELS_S,
+        WEBHOOKS: _WEBHOOKS_S,
         ENDPOINTS_DUE: _ENDPOINTS_DUE_S,
     }
 

@@ -35,6 +35,7 @@ class Tasks:
             celery_app.STUDY: process.studies.reconcile,
             celery_app.STUDIES_DUE: process.studies.notify_due,
             celery_app.MODELS: process.registrar.start,
+            celery_app.WEBHOOKS: process.start_outgoing,
             celery_app.ENDPOINT: process.endpoints.reconcile,
             celery_app.ENDPOINTS_DUE: process.endpoints.notify_due,
             celery_app.RECONCILE_DUE: process.reconcile_due,

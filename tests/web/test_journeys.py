@@ -382,7 +382,16 @@ def test_pages_are_accessible_and_fit(open_browser: Callable[..., Any], platform
         f"/compare?jobs={','.join(jobs)}",
         "/jobs/none-such",
     )
-    of_the_platform = ("/projects", "/projects/default", "/users", "/tokens", "/volumes", "/settings")
+    of_the_platform = (
+        "/projects",
+        "/projects/default",
+        "/users",
+        "/tokens",
+        "/webhooks",
+        "/notifications",
+        "/volumes",
+        "/settings",
+    )
     for path in ("/jobs", *of_jobs, "/submit", "/cluster", *of_the_platform):
         page.goto(path)
         expect(page.locator("main h1, main h2").first).to_be_visible()

@@ -330,6 +330,18 @@ const tokensRoute = createRoute({
   component: lazyPage(() => import("./pages/tokens"), "TokensPage"),
 });
 
+const notificationsRoute = createRoute({
+  getParentRoute: () => shellRoute,
+  path: "/notifications",
+  component: lazyPage(() => import("./pages/notifications/page"), "NotificationsPage"),
+});
+
+const webhooksRoute = createRoute({
+  getParentRoute: () => shellRoute,
+  path: "/webhooks",
+  component: lazyPage(() => import("./pages/webhooks/page"), "WebhooksPage"),
+});
+
 const volumesRoute = createRoute({
   getParentRoute: () => shellRoute,
   path: "/volumes",
@@ -391,6 +403,8 @@ const routeTree = rootRoute.addChildren([
     projectRoute,
     usersRoute,
     tokensRoute,
+    notificationsRoute,
+    webhooksRoute,
     volumesRoute,
     usageRoute,
     auditRoute,

@@ -46,6 +46,7 @@ from core.db.tables.models import (
     ModelVersion,
     ServingReplica,
 )
+from core.db.tables.outgoing import Notification, NotificationChannel, OutboxEvent, Webhook, WebhookDelivery
 from core.db.tables.planning import (
     BookingRow,
     ForecastRecord,
@@ -113,7 +114,10 @@ __all__ = [
     "ModelVersion",
     "Node",
     "NodeFailure",
+    "Notification",
+    "NotificationChannel",
     "Orphan",
+    "OutboxEvent",
     "PinnedCheckpoint",
     "PlanRecord",
     "PolicyRow",
@@ -145,4 +149,6 @@ __all__ = [
     "Volume",
     "VolumeGrant",
     "WaitReason",
+    "Webhook",
+    "WebhookDelivery",
 ]

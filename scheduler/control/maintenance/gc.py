@@ -23,6 +23,7 @@ from core.db.repositories.events import append_event
 from core.db.repositories.job_speeds import delete_of_deleted_jobs
 from core.db.repositories.metrics import writes
 from core.db.repositories.metrics.steps import values_at
+from core.db.repositories.outgoing import notifications, webhooks
 from core.db.tables import (
     Attempt,
     Event,
@@ -348,6 +349,14 @@ def gc_forecasts(control: ControlContext) -> None:
         forecast_records.prune(session)
 
 
+def gc_deliveries(control: ControlContext, keep: timedelta) -> int:
+    """Delete the oldest finished deliveries of webhooks, and notifications; returns how many."""
+    old, limit = control.clock() - keep, EVENT_BATCH_SIZE * _EVENT_BATCHES
+    with unit_of_work(control.sessions) as session:
+        deleted = webhooks.delete_deliveries(session, finished_before=old, limit=limit)
+        return deleted + notifications.delete_notifications(session, finished_before=old, limit=limit)
+
+
 def collect_garbage(control: ControlContext, settings: Settings) -> None:
     """Every slow step; a failure is logged and does not affect the others."""
     with fence.leased(control, GC_LEASE) as lease:
@@ -366,6 +375,7 @@ def _steps(control: ControlContext, settings: Settings) -> Mapping[str, Callable
         "ttl": lambda: gc_jobs(control),
         "events": lambda: gc_events(control, timedelta(days=settings.event_retention_days)),
         "audit": lambda: cut_audit(control, timedelta(days=settings.audit_retention_days)),
+        "deliveries": lambda: gc_deliveries(control, timedelta(days=settings.webhook_retention_days)),
         "plans": lambda: gc_plan_records(control, settings),
         "failures": lambda: gc_node_failures(control),
         "forecasts": lambda: gc_forecasts(control),

@@ -18,7 +18,7 @@ from typer.core import TyperGroup
 
 from trainmaster.cli.jobs import checkpoints, files, images, listing, logs, metrics, show, submit, verbs
 from trainmaster.cli.planner import queue, whatif
-from trainmaster.cli.platform import access, admin, audit, nodes, quota, scheduling, updown, usage
+from trainmaster.cli.platform import access, admin, audit, nodes, notify, quota, scheduling, updown, usage, webhook
 from trainmaster.cli.protocols import clients, vertex_table
 from trainmaster.cli.serving import batch, endpoint, model
 from trainmaster.cli.terminal import options, output, session
@@ -150,6 +150,8 @@ for _group in (
     quota,
     usage,
     audit,
+    webhook,
+    notify,
     scheduling,
     admin,
     clients,

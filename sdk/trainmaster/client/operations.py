@@ -12,11 +12,13 @@ from trainmaster.client.calls import (
     jobs,
     metrics,
     models,
+    notifications,
     output,
     planner,
     serving,
     studies,
     usage,
+    webhooks,
 )
 from trainmaster.client.flows import pages, streams, transfer
 from trainmaster.client.flows.models import download_version, get_batch_outcome, wait_for_version
@@ -47,10 +49,12 @@ from trainmaster.wire.jobs import (
 )
 from trainmaster.wire.metrics import ChartSeries, MetricObjectView, MetricView
 from trainmaster.wire.models import ModelChangeView, ModelView, VersionFileView, VersionView
+from trainmaster.wire.notifications import ChannelView, NotificationView
 from trainmaster.wire.scheduling import QuotaView, ReservationView, RunningJobView, WaitingJobView
 from trainmaster.wire.serving import EndpointChange, EndpointView
 from trainmaster.wire.studies import StudyView, TrialView
 from trainmaster.wire.usage import BudgetView, PriceView
+from trainmaster.wire.webhooks import DeliveryView, WebhookView
 
 
 class Operations:
@@ -273,6 +277,29 @@ class Operations:
     list_audit_entries_page = ClientMethod(audit.list_audit_entries_page)
     export_audit_log = IterMethod(pages.export_audit_log, dict[str, Any])
     export_audit_log_page = ClientMethod(audit.export_audit_log_page)
+
+    # webhooks
+    list_webhooks = IterMethod(pages.list_webhooks, WebhookView)
+    list_webhooks_page = ClientMethod(webhooks.list_webhooks_page)
+    create_webhook = ClientMethod(webhooks.create_webhook)
+    get_webhook = ClientMethod(webhooks.get_webhook)
+    change_webhook = ClientMethod(webhooks.change_webhook)
+    delete_webhook = ClientMethod(webhooks.delete_webhook)
+    rotate_webhook_secret = ClientMethod(webhooks.rotate_webhook_secret)
+    test_webhook = ClientMethod(webhooks.test_webhook)
+    list_webhook_deliveries = IterMethod(pages.list_webhook_deliveries, DeliveryView)
+    list_webhook_deliveries_page = ClientMethod(webhooks.list_webhook_deliveries_page)
+    replay_webhook_delivery = ClientMethod(webhooks.replay_webhook_delivery)
+
+    # notifications
+    list_notification_channels = IterMethod(pages.list_notification_channels, ChannelView)
+    list_notification_channels_page = ClientMethod(notifications.list_notification_channels_page)
+    create_notification_channel = ClientMethod(notifications.create_notification_channel)
+    change_notification_channel = ClientMethod(notifications.change_notification_channel)
+    delete_notification_channel = ClientMethod(notifications.delete_notification_channel)
+    test_notification_channel = ClientMethod(notifications.test_notification_channel)
+    list_notifications = IterMethod(pages.list_notifications, NotificationView)
+    list_notifications_page = ClientMethod(notifications.list_notifications_page)
 
     # users and tokens
     list_users = IterMethod(pages.list_users, UserView)

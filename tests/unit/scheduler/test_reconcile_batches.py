@@ -53,7 +53,7 @@ def test_each_that_fails_is_logged_with_its_own_key_and_the_others_are_watched()
 def test_an_attempt_that_fails_alone_is_logged_once_and_counted_as_failed():
     process = service_of(Looked(a=ValueError("x")))
     process.reconcile = lambda key: process._reconcile_batch([key])
-    process.studies = process.registrar = process.endpoints = process.storage_meter = Mock()
+    process.studies = process.registrar = process.endpoints = process.storage_meter = process.webhooks = Mock()
     meter = ProcessMetrics()
     with structlog.testing.capture_logs() as logs:
         Tasks(process, meter).run(RECONCILE, "a")

@@ -12,11 +12,13 @@ from trainmaster.client.calls import (
     checkpoints,
     metrics,
     models,
+    notifications,
     output,
     planner,
     serving,
     studies,
     usage,
+    webhooks,
 )
 from trainmaster.client.calls import jobs as calls
 from trainmaster.client.steps import Emit, Executable, Flow
@@ -313,6 +315,36 @@ def export_audit_log(
         if len(chained) < _EXPORTED:
             return
         after = chained[-1]
+
+
+def list_webhooks(*, project: str | None = None) -> Flow[None]:
+    """The webhooks of the projects that the caller is admin of, newest first."""
+    return all_pages(lambda cursor: webhooks.list_webhooks_page(project=project, limit=_LARGE, cursor=cursor))
+
+
+def list_webhook_deliveries(webhook: str, *, state: str | None = None, limit: int | None = None) -> Flow[None]:
+    """The webhook's deliveries, newest first; at most ``limit``."""
+    return all_pages(
+        lambda cursor: webhooks.list_webhook_deliveries_page(
+            webhook, state=state, limit=_page_size(limit), cursor=cursor
+        ),
+        limit=limit,
+    )
+
+
+def list_notification_channels(*, project: str | None = None) -> Flow[None]:
+    """The caller's notification channels, and of projects that the caller is admin of, newest first."""
+    return all_pages(
+        lambda cursor: notifications.list_notification_channels_page(project=project, limit=_LARGE, cursor=cursor)
+    )
+
+
+def list_notifications(channel: str, *, limit: int | None = None) -> Flow[None]:
+    """The channel's notifications, newest first; at most ``limit``."""
+    return all_pages(
+        lambda cursor: notifications.list_notifications_page(channel, limit=_page_size(limit), cursor=cursor),
+        limit=limit,
+    )
 
 
 def list_reservations() -> Flow[None]:

@@ -24,17 +24,21 @@ from api.pages import PAGE_PATHS
 from core.db.engine import SessionFactory, make_engine, make_sessions, unit_of_work
 from core.db.repositories import questions
 from core.db.repositories.metrics.writes import NewMetricObject, StreamKey, add_metrics
+from core.db.repositories.outgoing.webhooks import new_delivery
 from core.db.repositories.questions import QuestionKind
 from core.db.tables import (
     Base,
     BookingRow,
     BudgetRow,
     Node,
+    NotificationChannel,
     PriceRow,
     RayJob,
     Secret,
     UserIdentity,
     VertexResource,
+    Webhook,
+    WebhookDelivery,
 )
 from core.settings import Settings
 from core.wakeups import TOPIC_FORECAST, NoWakeup
@@ -115,6 +119,23 @@ ROUTES: dict[str, Case] = {
     "GET /api/v1/prices": case(ANY_READER),
     "POST /api/v1/prices": case(PLATFORM_ADMIN, json={"resource": "gpu", "per_hour": "2.5"}),
     "DELETE /api/v1/prices/{price}": case(PLATFORM_ADMIN),
+    "GET /api/v1/webhooks": case(ANY_READER),
+    "POST /api/v1/webhooks": case(
+        PROJECT_ADMIN, json={"project": "vision", "url": "https://example.com/hook", "event_types": ["job.*"]}
+    ),
+    "GET /api/v1/webhooks/{webhook}": case(PROJECT_ADMIN),
+    "PATCH /api/v1/webhooks/{webhook}": case(PROJECT_ADMIN, json={"is_enabled": True}),
+    "DELETE /api/v1/webhooks/{webhook}": case(PROJECT_ADMIN),
+    "POST /api/v1/webhooks/{webhook}/rotate": case(PROJECT_ADMIN, json={}),
+    "POST /api/v1/webhooks/{webhook}/test": case(PROJECT_ADMIN),
+    "GET /api/v1/webhooks/{webhook}/deliveries": case(PROJECT_ADMIN),
+    "POST /api/v1/webhooks/{webhook}/deliveries/{delivery}/replay": case(PROJECT_ADMIN),
+    "GET /api/v1/notification-channels": case(ANY_READER),
+    "POST /api/v1/notification-channels": case(PROJECT_ADMIN, json={"project": "vision", "url": "ntfys://topic"}),
+    "PATCH /api/v1/notification-channels/{channel}": case(PROJECT_ADMIN, json={"is_enabled": True}),
+    "DELETE /api/v1/notification-channels/{channel}": case(PROJECT_ADMIN),
+    "POST /api/v1/notification-channels/{channel}/test": case(PROJECT_ADMIN),
+    "GET /api/v1/notification-channels/{channel}/notifications": case(PROJECT_ADMIN),
     "GET /api/v1/budgets": case(ANY_READER),
     "GET /api/v1/projects/{project}/budget": case(VIEWER),
     "PUT /api/v1/projects/{project}/budget": case(PLATFORM_ADMIN, json={"per_month": "100"}),
@@ -211,6 +232,9 @@ FILLED = {
     "{token_id}": "token-of-member",
     "{reservation}": "reservation-1",
     "{price}": "price-1",
+    "{webhook}": "webhook-1",
+    "{channel}": "channel-1",
+    "{delivery}": "1",
     "{provider}": "lab",
     "{identity}": "identity-1",
 }
@@ -283,6 +307,30 @@ def furnish(house: Any) -> None:
         )
         updated = {"updated_by": "user-root", "updated_at": house.now}
         session.add(BudgetRow(project_id="project-vision", micros_per_month=1, action="warn", **updated))
+        session.add(
+            Webhook(
+                id="webhook-1",
+                project_id="project-vision",
+                url="https://example.com/hook",
+                event_types=["job.*"],
+                ciphertext=b"x",
+                created_by="user-root",
+                created_at=house.now,
+                updated_at=house.now,
+            )
+        )
+        session.add(
+            NotificationChannel(
+                id="channel-1",
+                project_id="project-vision",
+                ciphertext=b"x",
+                shown="ntfy",
+                event_types=["job.*"],
+                created_at=house.now,
+            )
+        )
+        session.flush()
+        session.add(WebhookDelivery(**new_delivery("webhook-1", "job.failed", "{}", now=house.now)))
         session.add(
             UserIdentity(
                 id="identity-1",

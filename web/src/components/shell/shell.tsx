@@ -2,6 +2,7 @@ import { Menu } from "@base-ui/react/menu";
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link, Outlet, useNavigate, useRouterState } from "@tanstack/react-router";
 import {
+  Bell,
   Boxes,
   ChartColumn,
   ChevronsUpDown,
@@ -25,6 +26,7 @@ import {
   Settings,
   Sun,
   UsersRound,
+  Webhook,
   WifiOff,
   X,
 } from "lucide-react";
@@ -57,6 +59,8 @@ export const ADMIN: readonly NavItem[] = [
   { to: "/users", label: "Users", icon: UsersRound },
   { to: "/tokens", label: "Tokens", icon: KeyRound },
   { to: "/audit", label: "Audit log", icon: ScrollText },
+  { to: "/notifications", label: "Notifications", icon: Bell },
+  { to: "/webhooks", label: "Webhooks", icon: Webhook },
   { to: "/settings", label: "Settings", icon: Settings },
 ];
 

@@ -15,6 +15,8 @@ const SECTION_TITLES: Readonly<Record<string, string>> = {
   projects: "Projects",
   users: "Users",
   tokens: "Tokens",
+  notifications: "Notifications",
+  webhooks: "Webhooks",
   volumes: "Volumes",
   usage: "Usage",
   audit: "Audit log",

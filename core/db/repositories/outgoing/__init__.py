@@ -1,0 +1,1 @@
+"""Webhooks, notifications, and what is due of them."""

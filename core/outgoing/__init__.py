@@ -1,0 +1,1 @@
+"""What the platform sends to others' servers: signatures, and the networks that it never connects to."""
