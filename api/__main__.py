@@ -13,7 +13,9 @@ import uvicorn
 
 from api.app.factory import create_app
 from api.app.graceful_shutdown import DrainingServer
+from api.app.unit_of_work import AppContext
 from api.http.connections import AbortableConnection
+from api.http.stream_process import start_stream_process
 from core.settings import BadSettings, get_settings
 from core.structured_log import configure_logging
 
@@ -50,11 +52,17 @@ def main(argv: list[str] | None = None) -> None:
     AbortableConnection.limit = settings.connections_per_address
     _allow_open_files()
     sockets = [socket.socket(fileno=int(fd)) for fd in settings.listen_fds.split(",") if fd] or None
-    server = DrainingServer(config, app.state.shutdown)
-    # Each later full collection would stop the process 0.13 s.
+    # Each later full collection would stop the process 0.13 s, and copy the memory that forked processes share.
     gc.freeze()
+    streams = start_stream_process(app, config, sockets or ())
+    context: AppContext = app.state.context
+    context.request_metrics.other_process = streams.collect
+    AbortableConnection.stream_process = streams
+    server = DrainingServer(config, app.state.shutdown, streams.end_streams)
     gc.enable()
     server.run(sockets=sockets)
+    streams.end_streams()
+    streams.wait(settings.shutdown_grace_s)
     if not server.started:
         sys.exit(3)
 

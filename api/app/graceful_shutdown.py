@@ -10,6 +10,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from collections.abc import Callable
 from types import FrameType
 from typing import Final
 
@@ -59,10 +60,14 @@ def shutdown_of(connection: HTTPConnection) -> GracefulShutdown:
 
 
 class DrainingServer(uvicorn.Server):
-    """Serves on for ``shutdown.drain_s`` seconds after the first signal; a second signal ends that. Exit code 0."""
+    """Serves on for ``shutdown.drain_s`` seconds after the first signal; a second signal ends that. Exit code 0.
 
-    def __init__(self, config: uvicorn.Config, shutdown: GracefulShutdown) -> None:
+    ``end_streams`` is called when streams have to end that another process serves.
+    """
+
+    def __init__(self, config: uvicorn.Config, shutdown: GracefulShutdown, end_streams: Callable[[], None]) -> None:
         super().__init__(config)
+        self._end_streams = end_streams
         self._shutdown = shutdown
         self._stop_at_s: float | None = None
 
@@ -79,5 +84,6 @@ class DrainingServer(uvicorn.Server):
         """Uvicorn calls this ten times a second; true: stop serving."""
         if self._stop_at_s is not None and time.monotonic() >= self._stop_at_s:
             self._shutdown.is_stopping = True
+            self._end_streams()
             self.should_exit = True
         return await super().on_tick(counter)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hmac
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Annotated, Final
 
@@ -79,29 +79,18 @@ async def get_metrics(caller: Scraper, context: AppContextDep) -> Response:  # n
 
 
 def _render(context: AppContext) -> bytes:
-    """The exposition text. While the database is away: the process's own metrics, and ``database_up 0``.
-
-    This process's counters have the label ``process``: behind a load balancer each scrape may reach another process,
-    and without the label their counters would seem to jump.
-    """
+    """The exposition text. While the database is away: the processes' own metrics, and ``database_up 0``."""
     try:
         with context.read() as work:
             families = _families(work)
     except TrainmasterError:
         families = [_gauge("database_up", "Whether the database answers.", 0)]
     registry = CollectorRegistry()
-    request_metrics = context.request_metrics
-    registry.register(
-        _Ready([*families, *_labelled(request_metrics.registry.collect(), process=request_metrics.process)])
-    )
+    own = {family.name: family for family in context.request_metrics.collect()}
+    for family in context.request_metrics.other_process():
+        own[family.name].samples.extend(family.samples)
+    registry.register(_Ready([*families, *own.values()]))
     return generate_latest(registry)
-
-
-def _labelled(families: Iterable[Metric], **labels: str) -> Iterator[Metric]:
-    for family in families:
-        own = Metric(family.name, family.documentation, family.type)
-        own.samples = [sample._replace(labels={**sample.labels, **labels}) for sample in family.samples]
-        yield own
 
 
 class _Ready(Collector):

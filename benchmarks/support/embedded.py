@@ -56,7 +56,7 @@ def embedded_platform(host: str = "127.0.0.1") -> Iterator[Embedded]:
 
 
 def pids_of(running: Embedded, module: str) -> list[int]:
-    """The platform's processes that were started as ``python -m <module>``."""
+    """The platform's processes that were started as ``python -m <module>``, without those that they forked."""
     found = []
     mark = f"TRAINMASTER_HOME={running.home}".encode()
     for entry in Path("/proc").iterdir():
@@ -64,7 +64,8 @@ def pids_of(running: Embedded, module: str) -> list[int]:
             with suppress(OSError):
                 words = (entry / "cmdline").read_bytes().split(b"\0")
                 is_child = mark in (entry / "environ").read_bytes().split(b"\0")
-                if is_child and words[1:3] == [b"-m", module.encode()]:
+                is_leader = os.getsid(int(entry.name)) == int(entry.name)  # the supervisor gives each its session
+                if is_child and is_leader and words[1:3] == [b"-m", module.encode()]:
                     found.append(int(entry.name))
     return found
 

@@ -227,3 +227,39 @@ def test_an_address_has_so_many_connections_and_this_machine_any(server: Server)
         assert all(is_served(stack, "127.0.0.1") for _ in range(5))
     with ExitStack() as stack:
         until(lambda: is_served(stack, "127.0.0.9"))
+
+
+def _process_of_streams(server: Server) -> int:
+    """It is the child of the child of the API that restarts it."""
+    pid = server.process.pid
+    for _ in range(2):
+        (child,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        pid = int(child)
+    return pid
+
+
+def test_streams_have_a_process_of_their_own_that_is_started_again(server: Server) -> None:
+    server.log("first\n")
+    first = _process_of_streams(server)
+    with server.stream(follow=True) as response:
+        reported = lines(response)
+        assert next(reported) == "first"
+        os.kill(first, signal.SIGKILL)
+        with pytest.raises(httpx.TransportError):  # the client resumes with its last id
+            next(reported)
+    with server.stream(follow=True) as response:
+        assert next(lines(response)) == "first"
+    assert _process_of_streams(server) != first
+    scrape = httpx.get(f"{server.url}/metrics", headers={"Authorization": f"Bearer {server.token}"}, timeout=DEADLINE_S)
+    streams = [line for line in scrape.text.splitlines() if line.startswith("trainmaster_requests_total{")]
+    assert any('operation="stream_logs"' in line and f':{_process_of_streams(server)}"' in line for line in streams)
+
+
+def test_a_caller_that_opens_streams_without_end_is_refused_before_they_cost_anything(server: Server) -> None:
+    server.log("first\n")
+    with httpx.Client(headers={"Authorization": f"Bearer {server.token}"}, timeout=DEADLINE_S) as client:
+        url = f"{server.url}/api/v1/jobs/job-1/logs/stream"
+        refused = [answer for _ in range(3 * STREAMS) if (answer := client.get(url)).status_code == 429]
+    assert refused
+    assert refused[0].headers["retry-after"] == "1"
+    assert refused[0].json()["code"] == "too_many_requests"
