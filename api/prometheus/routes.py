@@ -19,6 +19,7 @@ from api.app.cache import ExpiringCache
 from api.app.unit_of_work import AppContext, AppContextDep, UnitOfWork
 from api.auth import Caller, Scope, require
 from api.http.routing import new_router
+from api.prometheus.limits import home_space, project_limits, volume_space
 from core.db.leases import BEAT, TICK, TICK_DONE, marked_at
 from core.db.tables import Job, Node, Replica, User
 from core.domain.errors import Forbidden, TrainmasterError, Unavailable
@@ -82,9 +83,11 @@ def _render(context: AppContext) -> bytes:
     """The exposition text. While the database is away: the processes' own metrics, and ``database_up 0``."""
     try:
         with context.read() as work:
-            families = _families(work)
+            families = [*_families(work), *project_limits(work, context)]
+        families += volume_space(context)
     except TrainmasterError:
         families = [_gauge("database_up", "Whether the database answers.", 0)]
+    families += home_space(context)
     registry = CollectorRegistry()
     own = {family.name: family for family in context.request_metrics.collect()}
     for family in context.request_metrics.other_process():

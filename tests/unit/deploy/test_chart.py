@@ -240,3 +240,35 @@ def test_more_volumes_are_mounted_and_registered() -> None:
             "config": {"server": "nas", "path": "/sets"},
         }
         assert first["disk"] == {"name": "disk", "kind": "local", "root": "/mnt/disk"}
+
+
+def test_the_prometheus_operator_gets_what_is_asked_for_and_only_that() -> None:
+    kinds = {"ServiceMonitor", "PodMonitor", "PrometheusRule"}
+    assert not kinds & {d["kind"] for d in render()}
+    documents = render(monitoring={"scrape": True, "alerts": True, "dashboard": True, "labels": {"release": "stack"}})
+    monitors = [d for d in documents if d["kind"] in kinds]
+    assert {d["kind"] for d in monitors} == kinds
+    assert all(d["metadata"]["labels"]["release"] == "stack" for d in monitors)
+    by_kind = {d["kind"]: d["spec"] for d in monitors}
+    (service,) = [d for d in of_kind(documents, "Service").values() if d["metadata"]["name"] == "trainmaster-api"]
+    wanted = by_kind["ServiceMonitor"]["selector"]["matchLabels"]
+    assert wanted.items() <= service["metadata"]["labels"].items()
+    (endpoint,) = by_kind["ServiceMonitor"]["endpoints"]
+    assert endpoint["port"] in [port["name"] for port in service["spec"]["ports"]]
+    secret = of_kind(documents, "Secret")[endpoint["authorization"]["credentials"]["name"]]
+    assert endpoint["authorization"]["credentials"]["key"] in secret["data"]
+    pods = [d["spec"]["template"] for d in of_kind(documents, "Deployment").values()]
+    scraped = [
+        pod["metadata"]["labels"]["app.kubernetes.io/component"]
+        for pod in pods
+        if by_kind["PodMonitor"]["selector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+        and pod["metadata"]["labels"]["app.kubernetes.io/component"]
+        in by_kind["PodMonitor"]["selector"]["matchExpressions"][0]["values"]
+    ]
+    assert sorted(scraped) == ["beat", "scheduler"]
+    alerts = yaml.safe_load((CHART / "monitoring" / "alerts.yaml").read_text())
+    assert by_kind["PrometheusRule"] == alerts
+    (dashboard,) = [
+        d for d in of_kind(documents, "ConfigMap").values() if "grafana_dashboard" in d["metadata"]["labels"]
+    ]
+    assert json.loads(dashboard["data"]["trainmaster.json"])["title"] == "Trainmaster"

@@ -182,7 +182,11 @@ def test_a_database_that_is_away_is_503_with_a_time_to_try_again(settings: Setti
         assert (health.status_code, health.json()["status"]) == (200, "degraded")
         assert away.get("/").status_code != 500  # the pages are files: they come, and say what is away
     scraper = TestClient(app, headers={"Authorization": f"Bearer {token}"})
-    assert "trainmaster_database_up 0.0" in scraper.get("/metrics").text
+    metrics = scraper.get("/metrics").text
+    assert "trainmaster_database_up 0.0" in metrics
+    # What needs no database is there.
+    for name in ("home_free_bytes", "requests_in_flight", 'requests_total{method="GET",operation="get_readiness"'):
+        assert f"\ntrainmaster_{name}" in metrics
 
 
 def test_prometheus_learns_that_the_database_is_away_with_an_admins_token_too(
