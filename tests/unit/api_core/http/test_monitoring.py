@@ -44,7 +44,7 @@ def scrape(app: FastAPI, client: TestClient) -> str:
     control.beat_messages.labels("tick").inc()
     with control.timed("tick"):
         pass
-    return client.get("/metrics").text + generate_latest(control.registry).decode()
+    return f"{client.get('/metrics').text}{generate_latest(control.registry).decode()}"
 
 
 def promtool(*arguments: str | Path, text: str = "") -> None:
