@@ -9,9 +9,9 @@ ARG PYTHON_IMAGE=python:3.11.13-slim
 FROM ${PYTHON_IMAGE} AS build
 # Dependencies first and by themselves: they change less often than the code.
 RUN python3 -m venv --without-pip /opt/venv
-COPY requirements/platform.lock requirements/tensorboard.lock /src/requirements/
+COPY requirements/platform.lock requirements/tensorboard.lock requirements/telemetry.lock /src/requirements/
 RUN python3 -m pip --python /opt/venv/bin/python install --no-cache-dir --only-binary :all: --require-hashes --no-deps \
-       -r /src/requirements/platform.lock -r /src/requirements/tensorboard.lock \
+       -r /src/requirements/platform.lock -r /src/requirements/tensorboard.lock -r /src/requirements/telemetry.lock \
     && find /opt/venv -depth -type d \( -name tests -o -name test \) -exec rm -rf {} +
 COPY . /src
 RUN mkdir -p /opt/trainmaster/sdk /opt/trainmaster/worker_images/runtime \

@@ -16,6 +16,7 @@ from api.app.graceful_shutdown import DrainingServer
 from api.app.unit_of_work import AppContext
 from api.http.connections import AbortableConnection
 from api.http.stream_process import start_stream_process
+from core import telemetry
 from core.settings import BadSettings, get_settings
 from core.structured_log import configure_logging
 
@@ -32,6 +33,7 @@ def main(argv: list[str] | None = None) -> None:
         settings = get_settings()
         configure_logging(settings.log_level)
         app = create_app(settings)
+        telemetry.configure("api")
     except BadSettings as error:
         sys.exit(str(error))
     config = uvicorn.Config(

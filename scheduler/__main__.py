@@ -24,6 +24,7 @@ from celery.worker import state as worker_state
 from sqlalchemy import Engine
 from trainmaster.version import full_version
 
+from core import telemetry
 from core.db.engine import is_away, make_engine, make_sessions
 from core.settings import BadSettings, Settings, get_settings
 from core.structured_log import configure_logging
@@ -55,6 +56,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         settings = get_settings()
         configure_logging(settings.log_level)
+        telemetry.configure(options.part)
         # kombu warns that memory:// has no host name.
         logging.getLogger("kombu.connection").setLevel(logging.ERROR)
         if options.part == "beat":

@@ -36,6 +36,7 @@ from scheduler.control.maintenance.resync import SAFETY_RESYNC, STEADY_RESYNC, d
 from scheduler.control.maintenance.storage import StorageMeter
 from scheduler.control.outgoing.notifications import Notifier
 from scheduler.control.outgoing.webhooks import WebhookDeliverer
+from scheduler.control.maintenance.traces import export_traces
 from scheduler.control.planning.start_forecasts import StartForecastWriter
 from scheduler.control.planning.tick import Ticker
 from scheduler.control.questions.answers import QuestionAnswerer
@@ -217,6 +218,10 @@ class SchedulerProcess:
     def collect_garbage(self) -> None:
         """Garbage collection in the database and on the disk."""
         collect_garbage(self.control, self.settings)
+
+    def export_traces(self) -> None:
+        """Export the traces of ended jobs, if there is a collector."""
+        export_traces(self.control)
 
     def wait_for_database(self, stop: threading.Event) -> None:
         """Return when the database answers and the nodes are known; log once while it does not answer.

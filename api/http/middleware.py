@@ -9,6 +9,7 @@ import hashlib
 import re
 import secrets
 import time
+from http import HTTPStatus
 from typing import Any, Final
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -20,6 +21,7 @@ from api.http.problems import response_to, unexpected_response
 from api.http.routing import content_length
 from api.prometheus.recorder import RequestMetrics
 from api.protocols.gcs import xml_api
+from core import telemetry
 from core.domain.errors import ClientTooOld, PayloadTooLarge
 
 CLIENT_HEADER: Final = "trainmaster-client"
@@ -35,6 +37,9 @@ _PROTOCOL_PREFIXES: Final = (
     "/kubernetes/",
     "/ray/",
 )
+_JOB_LOCATION: Final = "/api/v1/jobs/"
+# Probes and scrapes: their traces would only repeat.
+_UNTRACED: Final = frozenset({"get_liveness", "get_readiness", "get_health", "get_metrics"})
 _REQUEST_ID: Final = re.compile(r"^[A-Za-z0-9._-]{1,64}$")
 _VERSION: Final = re.compile(r"^(\d{1,6})\.(\d{1,6})")
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
@@ -63,14 +68,15 @@ class Envelope:
         request_id = given if _REQUEST_ID.match(given) else secrets.token_hex(8)
         scope.setdefault("state", {})["request_id"] = request_id
         started_s = time.perf_counter()
-        status, answered_after_s = 0, 0.0
+        status, answered_after_s, job_id = 0, 0.0, ""
 
         async def tagged(message: Message) -> None:
-            nonlocal status, answered_after_s
+            nonlocal status, answered_after_s, job_id
             if message["type"] == "http.response.start":
                 status, answered_after_s = message["status"], time.perf_counter() - started_s
                 headers = MutableHeaders(scope=message)
                 headers["X-Request-ID"] = request_id
+                job_id = headers.get("location", "").partition(_JOB_LOCATION)[2] if status == HTTPStatus.CREATED else ""
                 if self.shutdown.is_draining:
                     headers["Connection"] = "close"
             await send(message)
@@ -88,6 +94,18 @@ class Envelope:
             method = scope["method"] if scope["method"] in _METHODS else "other"
             operation = _operation_of(scope)
             self.request_metrics.record(operation=operation, method=method, status=status, seconds=answered_after_s)
+            if telemetry.is_requested() and operation not in _UNTRACED:
+                ended_ns = time.time_ns()
+                began_ns = ended_ns - int((time.perf_counter() - started_s) * 1e9)
+                telemetry.record_request(
+                    operation,
+                    method,
+                    status,
+                    began_ns,
+                    ended_ns,
+                    job_id=job_id,
+                    sent_traceparent=Headers(scope=scope).get("traceparent", ""),
+                )
 
 
 def _operation_of(scope: Scope) -> str:

@@ -32,13 +32,15 @@ class Embedded:
 
 
 @contextmanager
-def embedded_platform(host: str = "127.0.0.1") -> Iterator[Embedded]:
-    """A platform in a folder of its own, gone at the end."""
+def embedded_platform(host: str = "127.0.0.1", env: Mapping[str, str] | None = None) -> Iterator[Embedded]:
+    """A platform in a folder of its own, gone at the end. ``env`` is laid over this process's environment."""
     home = Path(tempfile.mkdtemp(prefix="trainmaster-bench-"))
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     command = [sys.executable, "-m", "embedded", "up", "--home", str(home), "--host", host, "--port", "0"]
     with (home / "up.log").open("wb") as log:
-        process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PATH": path}, stdout=log, stderr=log)
+        process = subprocess.Popen(
+            command, cwd=ROOT, env={**os.environ, "PATH": path, **(env or {})}, stdout=log, stderr=log
+        )
     try:
         deadline_s = time.monotonic() + READY_WITHIN_S
         while not (home / "up.json").exists():

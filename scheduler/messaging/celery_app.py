@@ -12,6 +12,7 @@ from typing import Any, Final
 from celery import Celery
 from kombu.connection import Connection
 
+from core import telemetry
 from core.settings import Settings
 from core.wakeups import (
     QUEUE_OF_TOPIC,
@@ -42,6 +43,7 @@ MEASURE_STORAGE: Final = "trainmaster.measure_storage"
 CHAIN_AUDIT: Final = "trainmaster.chain_audit"
 STUDIES_DUE: Final = "trainmaster.studies_due"
 ENDPOINTS_DUE: Final = "trainmaster.endpoints_due"
+EXPORT_TRACES: Final = "trainmaster.export_traces"
 MAINTENANCE_TASKS: Final = (
     RECONCILE_DUE,
     SYNC_NODES,
@@ -52,6 +54,7 @@ MAINTENANCE_TASKS: Final = (
     CHAIN_AUDIT,
     STUDIES_DUE,
     ENDPOINTS_DUE,
+    EXPORT_TRACES,
 )
 MAINTENANCE_QUEUE: Final = "maintenance"
 QUEUES: Final = (QUEUE_OF_TOPIC[TOPIC_TICK], QUEUE_OF_TOPIC[TOPIC_RECONCILE], MAINTENANCE_QUEUE)
@@ -71,6 +74,7 @@ _MEASURE_STORAGE_S: Final = 30.0
 # Also how long an entry of the audit log is not in its hash chain.
 _CHAIN_AUDIT_S: Final = 2.0
 _COLLECT_GARBAGE_S: Final = 300.0
+_EXPORT_TRACES_S: Final = 2.0
 
 # Seconds. A broker that is up answers within milliseconds; longer waiting is in vain.
 _CONNECT_S: Final = 2.0
@@ -146,6 +150,7 @@ def schedule(settings: Settings) -> dict[str, float]:
         MODELS: _MODELS_S,
         WEBHOOKS: _WEBHOOKS_S,
         ENDPOINTS_DUE: _ENDPOINTS_DUE_S,
+        **({EXPORT_TRACES: _EXPORT_TRACES_S} if telemetry.is_requested() else {}),
     }
 
 

@@ -9,6 +9,7 @@ import structlog
 from celery import Celery
 
 from core.domain.errors import IllegalTransition, Unavailable
+from core.telemetry import task_span
 from core.wakeups import TASK_OF_TOPIC
 from scheduler.messaging import celery_app
 from scheduler.messaging.fallback import Fallback
@@ -45,13 +46,14 @@ class Tasks:
             celery_app.MEASURE_STORAGE: process.measure_projects,
             celery_app.CHAIN_AUDIT: process.chain_audit,
             celery_app.START_FORECASTS: process.write_start_forecasts,
+            celery_app.EXPORT_TRACES: process.export_traces,
         }
 
     def run(self, task: str, key: str = "") -> None:
         """Run a task once; ``key``: the id of the attempt, study or endpoint, for the tasks that reconcile one."""
         outcome = "failed"
         try:
-            with self._metrics.timed(task):
+            with self._metrics.timed(task), task_span(task, key):
                 self._work[task](*((key,) if key else ()))
             outcome, self._is_postponing = "done", False
         except Unavailable as away:

@@ -48,6 +48,7 @@ def variables(replica_context: ReplicaContext) -> dict[str, str]:
         "TRAINMASTER_STUDY_ID": context.study_id,
         "TRAINMASTER_TRIAL_ID": context.trial_id,
         "TRAINMASTER_RESUME_FROM": context.resume_from,
+        "TRACEPARENT": context.traceparent,
         "CUDA_VISIBLE_DEVICES": _devices(replica_context),
         "OMP_NUM_THREADS": _threads(replica_context),
         "TRAINMASTER_METRIC_PATTERNS": json.dumps(replica_context.spec.metric_patterns)

@@ -49,7 +49,8 @@ class AttemptContext:
 
     ``token``: the attempt's own, for programs that read it from the environment. ``resume_from``: absolute path of a
     checkpoint as the replica sees it. ``token_file`` and ``report_file``: paths as the replica sees them; by default
-    under ``paths.own``. ``trial`` only for a trial.
+    under ``paths.own``. ``trial`` only for a trial. ``traceparent``: the attempt's W3C trace context,
+    where traces are exported.
     """
 
     job_id: JobId
@@ -64,6 +65,7 @@ class AttemptContext:
     token: str = field(default="", repr=False)
     token_file: str = ""
     report_file: str = ""
+    traceparent: str | None = None
     paths: Paths = field(default_factory=Paths)
 
     @property

@@ -15,8 +15,10 @@ from typing import Final, TypeVar
 
 import structlog
 
+from core import telemetry
 from core.domain.errors import ExecutorError, ExecutorTryAgain
 from core.domain.ids import AttemptId
+from core.telemetry import SpanPlace
 from executors.base import (
     ChangesWorlds,
     CreatesGangs,
@@ -112,6 +114,14 @@ def create_batch(
     control: ControlContext, order_context: OrderContext, members: Sequence[GangMember]
 ) -> list[ExecutorError | None]:
     """Create ``members`` in parallel; for each the error, if any."""
+    place = SpanPlace(order_context.job.id, order_context.attempt.id)
+    with telemetry.span("executor.create", place, replicas=len(members)):
+        return _create_batch(control, order_context, members)
+
+
+def _create_batch(
+    control: ControlContext, order_context: OrderContext, members: Sequence[GangMember]
+) -> list[ExecutorError | None]:
     executor = control.executor
     if isinstance(executor, CreatesGangs):
         return _create_whole(control, executor, order_context, members)

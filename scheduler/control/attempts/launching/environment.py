@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
+from core import telemetry
 from core.domain.contracts import AttemptContext, TrialContext, render
 from core.domain.jobs.layout import Layout
+from core.telemetry import SpanPlace
 from core.tokens import attempt_token
 from scheduler.control.attempts.attempt_snapshot import AttemptFacts, JobFacts
 from scheduler.control.context import ControlContext
@@ -66,6 +68,7 @@ def attempt_context(
         region=control.region,
         trial=_trial(job),
         token=attempt_token(control.secret_key, attempt.id),
+        traceparent=telemetry.traceparent(SpanPlace(job.id, attempt.id)),
     )
 
 

@@ -22,6 +22,7 @@ class Outputs:
     """The pipes of the processes, and the pipe that a signal writes to: no wait lasts past a signal.
 
     ``wake_fd``: for ``signal.set_wakeup_fd``. ``note``: called with the lines of the first process, once it is set.
+    ``first_line_at``: seconds since 1970.
     """
 
     def __init__(self, log: JobLog) -> None:
@@ -32,6 +33,7 @@ class Outputs:
         os.set_blocking(self._wake_read, False)
         os.set_blocking(self.wake_fd, False)
         self.note: Callable[[list[bytes]], None] | None = None
+        self.first_line_at: float | None = None
 
     def listen(self, processes: list[LocalProcess]) -> None:
         """To these from now on, and to signals."""
@@ -81,6 +83,8 @@ class Outputs:
         return False
 
     def _take(self, process: LocalProcess, lines: list[bytes]) -> None:
+        if self.first_line_at is None and lines:
+            self.first_line_at = clock.now()
         self._log.write(lines)
         if process.rank == 0 and self.note is not None:
             self.note(lines)

@@ -71,6 +71,7 @@ class EndConditions:
 
 _CHECK_S = 1.0
 _LOGS = "/.trainmaster/logs"
+_TRACE_CONTEXT = "TRACEPARENT"  # there, when traces are exported
 # A server that is away may come back; a right that is missing stays so.
 _LASTING = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG)
 
@@ -107,6 +108,8 @@ class ReplicaRun:
         self._termination = Termination(self._stop, self._processes, self._log)
         self._status = StatusWriter(state)
         self._prepared: PreparedReplica | None = None
+        self._began_at = clock.now()
+        self._started_at: float | None = None
         self._reporter: Reporter | None = None
         self._peers: PeerConnections | None = None
         signal.set_wakeup_fd(self._outputs.wake_fd, warn_on_full_buffer=False)
@@ -149,7 +152,16 @@ class ReplicaRun:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: reporter.hurry())
         ending = self._termination.ending
+        if self._started_at is not None and _TRACE_CONTEXT in self._order.env:
+            reporter.add_progress({"spans": self._spans(self._started_at)})
         reporter.finish(self._has_new_stop_request, is_stopped=ending is not None and ending.cause == "stopped")
+
+    def _spans(self, started_at: float) -> dict[str, list[float]]:
+        """For the job's trace: begin and end, seconds since 1970."""
+        spans = {"prepare": [self._began_at, started_at], "command": [started_at, clock.now()]}
+        if self._outputs.first_line_at is not None:
+            spans["first line"] = [started_at, self._outputs.first_line_at]
+        return spans
 
     def _has_new_stop_request(self) -> bool:
         try:
@@ -179,6 +191,7 @@ class ReplicaRun:
             tree.kill_all()
             return ReplicaEnd(error.cause, error.exit_code, error.sentence)
         self._termination.signal_started()
+        self._started_at = clock.now()
         started_at = clock.monotonic()
         limits.start(started_at, log)
         self._set_running(prepared, limits)

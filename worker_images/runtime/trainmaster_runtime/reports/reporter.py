@@ -261,6 +261,10 @@ class Reporter:
         """Lines that the job printed, for what is read from them. From another thread; never waits."""
         self.metrics.note(lines)
 
+    def add_progress(self, data: dict[str, Any]) -> None:
+        """Report this, which the runtime itself knows."""
+        self.queue.add({"at": clock.stamp(clock.now()), "kind": "progress", "data": data})
+
     def finish(self, must_end_now: Callable[[], bool] = bool, *, is_stopped: bool = False) -> None:
         """Send what is left; returns after two seconds at most, later only while it goes on, and saves the rest.
 
