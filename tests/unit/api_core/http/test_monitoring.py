@@ -114,10 +114,9 @@ def test_what_runs_out_is_reported_as_a_part_of_its_limit(
     text = client.get("/metrics").text
     assert 'trainmaster_project_storage_used_ratio{project="default"} 0.25' in text
     assert 'trainmaster_project_budget_spent_ratio{project="default"} 0.0' in text
-    size, free = (
-        float(re.search(rf'^trainmaster_volume_{kind}_bytes{{volume="{name}"}} (\S+)', text, re.MULTILINE)[1])  # type: ignore[index]
-        for kind in ("size", "free")
-    )
+    label = f'{{volume="{name}"}}'
+    values = dict(line.rsplit(" ", 1) for line in text.splitlines() if label in line)
+    size, free = (float(values[f"trainmaster_volume_{kind}_bytes{label}"]) for kind in ("size", "free"))
     assert size == shutil.disk_usage(tmp_path).total
     assert 0 < free < size
     assert re.search(r"^trainmaster_home_free_bytes \S+", text, re.MULTILINE)
