@@ -228,9 +228,8 @@ class StreamServer:
     async def _connect(self, fd: int, head: bytes) -> None:
         connection = socket.socket(fileno=fd)
         loop = asyncio.get_running_loop()
-        protocol: Any = self._config.http_protocol_class(  # type: ignore[call-arg]
-            config=self._config, server_state=self._state, app_state={}, _loop=loop
-        )
+        make_protocol: Any = self._config.http_protocol_class
+        protocol = make_protocol(config=self._config, server_state=self._state, app_state={}, _loop=loop)
         try:
             await loop.connect_accepted_socket(lambda: protocol, connection)
         except OSError:
