@@ -47,8 +47,8 @@ HEAD_LIMIT: Final = 2**16
 _ASK_FOR_METRICS: Final = b"metrics"
 _MESSAGE_LIMIT: Final = 2**18
 _METRICS_S: Final = 1.0
-# A caller that opened as many streams as it may have can open as many again after so long.
-_REFILL_S: Final = 10.0
+# A caller may open twice as many streams at once as it may have, and as many as it may have in so many seconds.
+_REFILL_S: Final = 4.0
 # Between the end of a process of streams and the next one.
 _RESTART_S: Final = 1.0
 # Other requests go first where processors are short.
@@ -77,12 +77,12 @@ def is_stream(head: bytes) -> bool:
 
 
 class StreamProcess:
-    """The API's side of the process of streams. ``pid``: of the process that restarts it. ``streams_per_user``: so
-    many streams a caller may open at once, and in ``_REFILL_S``; more are refused before they cost anything.
+    """The API's side of the process of streams. ``pid``: of the process that restarts it. ``streams_per_user``: half
+    of the streams that a caller may open at once; see ``_REFILL_S``. More are refused before they cost anything.
     """
 
     def __init__(self, control: socket.socket, pid: int, streams_per_user: int) -> None:
-        self._opened = TokenBuckets(streams_per_user, streams_per_user / _REFILL_S)
+        self._opened = TokenBuckets(2 * streams_per_user, streams_per_user / _REFILL_S)
         control.setblocking(False)
         self._control = control
         self._pid = pid

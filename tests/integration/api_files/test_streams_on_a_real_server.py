@@ -256,10 +256,9 @@ def test_streams_have_a_process_of_their_own_that_is_started_again(server: Serve
 
 
 def test_a_caller_that_opens_streams_without_end_is_refused_before_they_cost_anything(server: Server) -> None:
-    server.log("first\n")
     with httpx.Client(headers={"Authorization": f"Bearer {server.token}"}, timeout=DEADLINE_S) as client:
-        url = f"{server.url}/api/v1/jobs/job-1/logs/stream"
-        refused = [answer for _ in range(3 * STREAMS) if (answer := client.get(url)).status_code == 429]
-    assert refused
+        url = f"{server.url}/api/v1/jobs/none/logs/stream"  # else they would count as open ones
+        refused = [answer for _ in range(6 * STREAMS) if (answer := client.get(url)).status_code == 429]
+    assert 0 < len(refused) < 4 * STREAMS
     assert refused[0].headers["retry-after"] == "1"
     assert refused[0].json()["code"] == "too_many_requests"
