@@ -23,7 +23,7 @@ from typing import Any, Final
 ROOT: Final = Path(__file__).resolve().parents[1]
 OUTPUT: Final = ROOT / "dist" / "sbom"
 # What the control plane's image installs.
-LOCKS: Final = tuple(ROOT / "requirements" / name for name in ("platform.lock", "tensorboard.lock"))
+LOCKS: Final = tuple(ROOT / "requirements" / name for name in ("platform.lock", "tensorboard.lock", "telemetry.lock"))
 ENTRY: Final = re.compile(r"^([a-z0-9][\w.-]*)==([^\s;\\]+)[^\n]*\n((?:    --hash=\S+(?: \\)?\n)+)", re.MULTILINE)
 # Licences of what is linked or imported, and not changed: permissive ones, and weak copyleft.
 ALLOWED: Final = frozenset(

@@ -29,7 +29,7 @@ def declared(folder: str, extra: str | None = None) -> list[Requirement]:
     return [Requirement(line) for line in lines if not line.startswith(("trainmaster", "torch"))]
 
 
-@pytest.mark.parametrize("extra", ["train", "test", "lint", "charts", "tensorboard"])
+@pytest.mark.parametrize("extra", ["train", "test", "lint", "charts", "tensorboard", "telemetry"])
 def test_each_requirement_is_locked_at_versions_that_pyproject_allows(extra: str) -> None:
     versions = locked("platform", extra)
     requirements = [*declared("sdk"), *declared("."), *declared(".", extra)]
