@@ -34,9 +34,9 @@ from scheduler.control.maintenance.gc import collect_garbage, gc_executor
 from scheduler.control.maintenance.nodes import sync_nodes
 from scheduler.control.maintenance.resync import SAFETY_RESYNC, STEADY_RESYNC, due_attempts, find_drifted
 from scheduler.control.maintenance.storage import StorageMeter
+from scheduler.control.maintenance.traces import export_traces
 from scheduler.control.outgoing.notifications import Notifier
 from scheduler.control.outgoing.webhooks import WebhookDeliverer
-from scheduler.control.maintenance.traces import export_traces
 from scheduler.control.planning.start_forecasts import StartForecastWriter
 from scheduler.control.planning.tick import Ticker
 from scheduler.control.questions.answers import QuestionAnswerer
