@@ -37,6 +37,7 @@ SESSION_COOKIE: Final = "trainmaster_session"
 # through this process counts at once (see ``forget_callers``).
 CALLER_TTL: Final = timedelta(seconds=3)
 CALLER_LIMIT: Final = 10_000  # callers in the cache
+_VERSION_LENGTH: Final = 40
 _LAST_USED_STEP: Final = timedelta(minutes=5)  # last_used_at is written at most this often
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _NO_BEARER: Final = (
@@ -244,9 +245,10 @@ async def caller_of_token(request: HTTPConnection, context: AppContext, token: s
     if known is not None:
         audit.note_caller(known.user, known.user_id, known.token_id)
         return known
+    version = request.headers.get("trainmaster-client", "")[:_VERSION_LENGTH] or None
     try:
         async with fair_use_of(request).login_attempt(request):
-            caller, expires_at = await run_in_threadpool(load_caller, context, digest, now)
+            caller, expires_at = await run_in_threadpool(load_caller, context, digest, now, version)
     except (Unauthenticated, TooManyRequests):
         audit.note_wrong_token()
         raise
@@ -256,7 +258,9 @@ async def caller_of_token(request: HTTPConnection, context: AppContext, token: s
     return caller
 
 
-def load_caller(context: AppContext, digest: str, now: datetime) -> tuple[Caller, datetime | None]:
+def load_caller(
+    context: AppContext, digest: str, now: datetime, client_version: str | None = None
+) -> tuple[Caller, datetime | None]:
     """The caller by the digest of the token, and when it expires. Raises like ``authenticate``."""
     with context.read() as work:
         row = work.session.execute(
@@ -278,14 +282,17 @@ def load_caller(context: AppContext, digest: str, now: datetime) -> tuple[Caller
     projects = {row[0]: ProjectMembership(row[0], row[1], "admin" if is_admin else _role(row[2])) for row in rows}
     scopes = frozenset(Scope(scope) for scope in token.scopes)
     if token.last_used_at is None or token.last_used_at < now - _LAST_USED_STEP:
-        _note_use(context, token.id, now)
+        _note_use(context, token.id, now, client_version)
     return Caller(user.id, user.name, is_admin, scopes, token.id, projects), token.expires_at
 
 
-def _note_use(context: AppContext, token_id: str, now: datetime) -> None:
+def _note_use(context: AppContext, token_id: str, now: datetime, client_version: str | None) -> None:
+    values: dict[str, Any] = {"last_used_at": now}
+    if client_version is not None:
+        values["client_version"] = client_version
     try:
         with audit.recording(None), context.write() as work:
-            work.session.execute(update(Token).where(Token.id == token_id).values(last_used_at=now))
+            work.session.execute(update(Token).where(Token.id == token_id).values(values))
     except TrainmasterError:
         pass  # the time of the last use helps to clean up tokens; it is not worth a failed request
 

@@ -17,6 +17,7 @@ from api.app.graceful_shutdown import shutdown_of
 from api.app.unit_of_work import AppContext, AppContextDep
 from api.http.routing import new_router
 from core.db.leases import TICK, TICK_DONE, marked_at
+from core.db.repositories.events import DISK_OK, DISK_WARNING, last_event_of
 from core.db.tables import Lease, Node, Orphan
 from core.domain.errors import Unavailable
 from core.settings import Settings
@@ -76,10 +77,11 @@ def _check(context: AppContext) -> HealthView:
                 "scheduler": _scheduler(work.session, context.settings, work.now),
                 "nodes": _nodes(work.session),
                 "executor": _executor(work.session),
+                "disk": _disk(work.session),
             }
     except Unavailable as error:
         parts = {"database": error.sentence, "scheduler": "unknown while the database is away"}
-        parts |= dict.fromkeys(("nodes", "executor"), "unknown")
+        parts |= dict.fromkeys(("nodes", "executor", "disk"), "unknown")
     parts["wakeups"] = _wakeup(context)
     return HealthView(
         status="ok" if all(part == _OK for part in parts.values()) else "degraded",
@@ -96,7 +98,7 @@ async def _check_within_limit(context: AppContext) -> HealthView:
     """
     with move_on_after(_TIME_LIMIT_S):
         return await to_thread.run_sync(_check, context, limiter=context.probe_threads, abandon_on_cancel=True)
-    parts = {"database": "does not answer", **dict.fromkeys(("scheduler", "nodes", "executor"), "unknown")}
+    parts = {"database": "does not answer", **dict.fromkeys(("scheduler", "nodes", "executor", "disk"), "unknown")}
     parts["wakeups"] = _wakeup(context, is_asking=False)  # nothing may block here
     return HealthView(status="degraded", version=VERSION, revision=revision(), parts=parts)
 
@@ -131,6 +133,12 @@ def _executor(session: Session) -> str:
     if forgotten := len(kinds) - foreign:
         orphans.append(f"{forgotten} deleted from this database, which are removed within minutes")
     return f"has orphaned attempts: {' and '.join(orphans)}; `GET /api/v1/events` has details" if orphans else _OK
+
+
+def _disk(session: Session) -> str:
+    """What the scheduler's last look at the disks found."""
+    last = last_event_of(session, (DISK_WARNING, DISK_OK))
+    return last.reason if last is not None and last.kind == DISK_WARNING else _OK
 
 
 def _wakeup(context: AppContext, *, is_asking: bool = True) -> str:

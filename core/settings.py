@@ -118,6 +118,12 @@ class Settings(BaseSettings):
         ge=0,
         description="Size limit of plan records in the database; the oldest are deleted first.",
     )
+    disk_warning_percent: float = Field(
+        default=90.0,
+        gt=3,
+        le=100,
+        description="From this use of a disk of the data folder or a volume on, health and events warn.",
+    )
     job_log_limit_bytes: int = Field(
         default=2 * 2**30,
         ge=0,

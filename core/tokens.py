@@ -17,6 +17,7 @@ USER_PREFIX: Final = "tm_"
 SESSION_PREFIX: Final = "tms_"
 ATTEMPT_PREFIX: Final = "tma_"
 KEY_FILE: Final = "secret.key"
+KEY_LENGTH: Final = 32  # of a key in that file, at least
 
 
 def new_user_token() -> str:
@@ -100,6 +101,6 @@ def write_private(path: Path, text: str) -> None:
 
 def _read_key(path: Path) -> bytes:
     key = path.read_text().strip().encode()
-    if len(key) < 32:
+    if len(key) < KEY_LENGTH:
         raise ValueError(f"{path} holds no key; remove it to have a new one made (running jobs then cannot report)")
     return key

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -36,8 +36,9 @@ def upgrade(database_url: str, revision: str = "head") -> None:
         NewerDatabase: it is at a revision that this version does not know; nothing was changed.
         Unavailable: it cannot be reached or used.
     """
-    with refused_in_a_sentence():
-        _with_lock(database_url, lambda config: command.upgrade(config, revision))
+    with refused_in_a_sentence(), locked_database(database_url) as connection:
+        demand_known(connection)
+        migrate(connection, revision)
 
 
 class NewerDatabase(Unavailable):
@@ -61,7 +62,14 @@ def refused_in_a_sentence() -> Iterator[None]:
 
 def downgrade(database_url: str, revision: str) -> None:
     """Bring the database back to ``revision`` ("base": empty). Loses the data that only the newer form holds."""
-    _with_lock(database_url, lambda config: command.downgrade(config, revision))
+    with locked_database(database_url) as connection:
+        demand_known(connection)
+        command.downgrade(alembic_config(connection), revision)
+
+
+def migrate(connection: Connection, revision: str) -> None:
+    """Bring the database of :func:`locked_database` to ``revision``, as part of its transaction."""
+    command.upgrade(alembic_config(connection), revision)
 
 
 def current_revision(engine: Engine) -> str | None:
@@ -75,7 +83,9 @@ def head_revision() -> str | None:
     return ScriptDirectory.from_config(alembic_config()).get_current_head()
 
 
-def _with_lock(database_url: str, migrate: Callable[[Config], object]) -> None:
+@contextmanager
+def locked_database(database_url: str) -> Iterator[Connection]:
+    """A connection in a transaction, which no other migration or restore runs beside; commits at the end."""
     file = make_url(database_url).database
     if database_url.startswith("sqlite") and file:
         Path(file).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -90,19 +100,19 @@ def _with_lock(database_url: str, migrate: Callable[[Config], object]) -> None:
             if connection.dialect.name == "postgresql":
                 connection.execute(text("select set_config('lock_timeout', '0', true)"))
                 connection.execute(text("select pg_advisory_xact_lock(:key)"), {"key": _LOCK})
-            config = alembic_config(connection)
-            _demand_known(connection, config)
-            migrate(config)
+            yield connection
     finally:
         engine.dispose()
 
 
-def _demand_known(connection: Connection, config: Config) -> None:
+def demand_known(connection: Connection) -> str | None:
+    """The revision that the database is at; ``None``: it is empty. Raises ``NewerDatabase``."""
     revision = MigrationContext.configure(connection).get_current_revision()
-    scripts = ScriptDirectory.from_config(config)
+    scripts = ScriptDirectory.from_config(alembic_config(connection))
     if revision is not None and revision not in {script.revision for script in scripts.walk_revisions()}:
         raise NewerDatabase(
             f"The database belongs to a newer version of Trainmaster: it is at {revision}, and this version knows "
             f"migrations up to {scripts.get_current_head()}. Install that version again, or restore a backup that was "
             "made before the upgrade."
         )
+    return revision

@@ -29,6 +29,7 @@ from core.db.engine import is_away, make_engine, make_sessions
 from core.settings import BadSettings, Settings, get_settings
 from core.structured_log import configure_logging
 from core.wakeups import WakeupSocket, wakeup_socket_path
+from scheduler.control.maintenance.retention import used_ratio
 from scheduler.messaging.beat import Beat, LeaderElection
 from scheduler.messaging.celery_app import QUEUES, make_app, schedule, send
 from scheduler.messaging.fallback import Fallback
@@ -129,6 +130,7 @@ def _worker(settings: Settings, concurrency: int) -> int:
     metrics.add_gauge(
         "beat_missed", "Whether no beat is alive and this process runs its own.", lambda: fallback.is_active
     )
+    metrics.add_gauge("disk_used_ratio", "Used part of the data folder's disk.", lambda: used_ratio(settings.home))
     _watch_servers(metrics, process.engine, wakeup)
     probe = ProcessProbe(
         lambda: _stuck(fallback.last_turn_s),

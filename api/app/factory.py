@@ -64,6 +64,7 @@ NOUNS: Final = (
     "nodes",
     "volumes.routes",
     "quotas.routes",
+    "retention",
     "usage.routes",
     "usage.prices",
     "outgoing.webhooks",

@@ -15,6 +15,7 @@ from core.db.engine import UntypedRow
 from core.db.repositories.job_speeds import earlier_points, points_of
 from core.db.repositories.jobs import NOT_RUN, RunSummary, newest_attempt, runs_of, view_row
 from core.db.repositories.queue import number_of
+from core.db.repositories.retention import expiry_times
 from core.db.repositories.storage_usage import read_state
 from core.db.tables import Job
 from core.domain.jobs.progress_rate import progress_view
@@ -61,6 +62,8 @@ def job_fields(row: UntypedRow, *, run: RunSummary, now: datetime) -> dict[str, 
         "running_since": run.since,
         "output": f"{row.output_volume}/{row.output_path}",
         "cloned_from": row.cloned_from,
+        "pinned_by": row.pinned_by,
+        "expired": expiry_times(row.expired),
         "generation": row.generation,
     }
 

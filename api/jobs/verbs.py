@@ -18,7 +18,7 @@ from core.db.tables import Attempt, Job, Volume
 from core.domain.errors import Conflict, IllegalTransition
 from core.domain.jobs.lifecycle import Effect, JobEvent, advance, can_advance
 from core.domain.jobs.states import DesiredState, JobState
-from core.storage.volumes import OUTPUT_MOUNT, tree_of
+from core.storage.volumes import OUTPUT_MOUNT, has_own_output, tree_of
 from core.wakeups import TOPIC_RECONCILE, TOPIC_STUDY, TOPIC_TICK
 
 
@@ -164,7 +164,7 @@ def output_to_remove(session: Session, job: Job) -> Callable[[], None]:
     Raises:
         Conflict: the job's spec named the folder, so other jobs may use it; or the control plane cannot access it.
     """
-    if job.output_path.rpartition("/")[2] != job.id:
+    if not has_own_output(job):
         raise Conflict(
             f"The output {job.output_volume}/{job.output_path} was named by the job's spec and may have files of other "
             "jobs; delete the job without `files`, and the files by hand."

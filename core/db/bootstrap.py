@@ -125,7 +125,7 @@ def _make_missing(session: Session, settings: Settings, now: datetime) -> str:
         session.add(Project(id=project_id, name=PROJECT, description="The first project.", created_at=now))
         session.flush()
         session.add(Membership(project_id=project_id, user_id=admin.id, role="admin"))
-    for first in _first_volumes(settings):
+    for first in read_first_volumes(settings):
         if session.execute(select(Volume.id).where(Volume.name == first.name)).scalar_one_or_none() is None:
             volume = Volume(id=new_id("volume"), created_at=now, **first.model_dump(exclude={"everyone"}))
             session.add(volume)
@@ -137,8 +137,8 @@ def _make_missing(session: Session, settings: Settings, now: datetime) -> str:
     return admin.id
 
 
-def _first_volumes(settings: Settings) -> list[FirstVolume]:
-    """Raises ``BadSettings``."""
+def read_first_volumes(settings: Settings) -> list[FirstVolume]:
+    """Those of ``TRAINMASTER_FIRST_VOLUMES``, else folders under home. Raises ``BadSettings``."""
     if settings.first_volumes:
         try:
             return TypeAdapter(list[FirstVolume]).validate_json(settings.first_volumes)

@@ -24,6 +24,7 @@ from typing import Final
 from sqlalchemy import delete, exists, or_, select
 
 from core.db.engine import SessionFactory, unit_of_work
+from core.db.repositories.retention import has_released_code
 from core.db.repositories.storage_usage import UNFINISHED_AFTER
 from core.db.tables import Archive, Job, Study
 from core.domain.errors import Conflict, InsufficientStorage, InvalidRequest, NotFound, PayloadTooLarge
@@ -349,7 +350,7 @@ def gc_archives(sessions: SessionFactory, store: ArchiveStore, *, now: datetime)
     # A study that is paused, or extended long after its jobs were deleted, starts trials from it.
     of_a_study = Study.spec["template"]["code"].as_string() == Archive.digest
     is_named = or_(
-        exists().where(Job.spec["code"].as_string() == Archive.digest, Job.deleted_at.is_(None)),
+        exists().where(Job.spec["code"].as_string() == Archive.digest, ~has_released_code()),
         exists().where(of_a_study, Study.deleted_at.is_(None)),
     )
     is_stale = Archive.used_at < now - _UNUSED_AFTER

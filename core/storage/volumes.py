@@ -47,6 +47,11 @@ def split_location(location: str, *, field: str = "path") -> tuple[str, str]:
     return volume, "/".join(split_path(path, field=field))
 
 
+def has_own_output(job: Job) -> bool:
+    """Whether the output is a folder of the job alone; one that the spec named may have other jobs' files."""
+    return job.output_path.rpartition("/")[2] == job.id
+
+
 def tree_of(volume: Volume | VolumeFacts) -> Tree:
     """The files of ``volume`` as visible to the control plane.
 

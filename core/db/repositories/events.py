@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from sqlalchemy import ColumnElement, Table, func, insert, select
 from sqlalchemy.orm import Session
@@ -14,6 +14,9 @@ from core.db.tables import Event
 
 # Built once and run on the connection: every state transition writes events.
 _INSERT = insert(cast("Table", Event.__table__)).inline()
+# Of the platform: a disk is nearly full, or not so any more.
+DISK_WARNING: Final = "disk.warning"
+DISK_OK: Final = "disk.ok"
 
 
 def append_event(
@@ -101,6 +104,12 @@ def events_of_endpoint(
     if before is not None:
         wanted = wanted.where(Event.id < before)
     return session.execute(wanted.order_by(Event.id.desc()).limit(limit)).all()
+
+
+def last_event_of(session: Session, kinds: Sequence[str]) -> UntypedRow | None:
+    """The newest event of the platform itself, of no project, that is of one of ``kinds``: ``kind`` and ``reason``."""
+    query = select(Event.kind, Event.reason).where(Event.job_id.is_(None), Event.project_id.is_(None))
+    return session.execute(query.where(Event.kind.in_(kinds)).order_by(Event.id.desc()).limit(1)).one_or_none()
 
 
 def last_events_of_job(session: Session, job_id: str, *, limit: int) -> list[dict[str, Any]]:

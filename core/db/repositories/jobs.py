@@ -58,6 +58,8 @@ _VIEW_COLUMNS = (
     Job.output_volume,
     Job.output_path,
     Job.cloned_from,
+    Job.pinned_by,
+    Job.expired,
     Job.generation,
     # evaluated once per statement, not per job
     select(Lease.expires_at).where(Lease.name == TICK_DONE).scalar_subquery().label("ticked_at"),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from sqlalchemy import Select, case, func, or_, select, union
+from sqlalchemy import ColumnElement, Select, case, func, or_, select, union
 from sqlalchemy.orm import Session
 
 from core.db.engine import insert_into
@@ -155,7 +155,7 @@ def load_measured(session: Session, project_id: str, default_volume: str, now: d
         is_active=session.scalars(_running(project_id).limit(1)).first() is not None,
         outputs=_outputs_elsewhere(session, project_id, default_volume, project.name),
         archive_bytes=_archive_bytes(session, project_id, now),
-        metric_bytes=_metric_bytes(session, project_id),
+        metric_bytes=metric_bytes_of(session, Job.project_id == project_id),
     )
 
 
@@ -223,13 +223,14 @@ def _archive_bytes(session: Session, project_id: str, now: datetime) -> int:
     return int(session.scalars(query).one())
 
 
-def _metric_bytes(session: Session, project_id: str) -> int:
+def metric_bytes_of(session: Session, condition: ColumnElement[bool]) -> int:
+    """What the metrics of the jobs of ``condition`` take in the database, in bytes."""
     query = (
         select(
             func.coalesce(func.sum(MetricStream.points), 0), func.coalesce(func.sum(MetricStream.object_bytes), 0)
         )
         .join(Job, Job.id == MetricStream.owner_id)
-        .where(Job.project_id == project_id)
+        .where(condition)
     )  # fmt: skip
     points, objects = session.execute(query).one()
     return int(points) * _POINT_BYTES + int(objects)

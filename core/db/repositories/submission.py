@@ -63,6 +63,8 @@ _JOB_DEFAULTS: Final[dict[str, Any]] = {
     "started_at": None,
     "finished_at": None,
     "deleted_at": None,
+    "pinned_by": None,
+    "expired": None,
 }
 _EVENT_DEFAULTS: Final[dict[str, Any]] = {"attempt_id": None, "reason": "", "data": {}}
 

@@ -62,6 +62,7 @@ class Token(Base):
     revoked_at: Mapped[datetime | None]
     last_used_at: Mapped[datetime | None]
     parent_token_id: Mapped[str | None] = mapped_column(index=True)
+    client_version: Mapped[str | None]  # of the SDK or command line that used it last
 
 
 class LoginCode(Base):
@@ -85,6 +86,7 @@ class Project(Base):
     max_priority: Mapped[int | None] = mapped_column(Integer)  # the largest priority of its jobs
     # Its jobs' user id is so much above the first of the range; from the first job on, see core.job_users.
     uid_offset: Mapped[int | None] = mapped_column(Integer, unique=True)
+    retention: Mapped[dict[str, Any] | None]  # format: core.domain.sharing.retention; null: all is kept
     created_at: Mapped[datetime]
     deleted_at: Mapped[datetime | None]
 

@@ -70,6 +70,9 @@ class Job(Base):
     started_at: Mapped[datetime | None]
     finished_at: Mapped[datetime | None]
     deleted_at: Mapped[datetime | None]
+    pinned_by: Mapped[str | None]  # the user who exempted it from retention
+    # When retention deleted which of its data: {kind: time}, see core.domain.sharing.retention.
+    expired: Mapped[dict[str, Any] | None]
     updated_at: Mapped[datetime]
     __table_args__ = (
         Index("ix_jobs_project_id_created_at", "project_id", "created_at", "id"),
@@ -119,6 +122,7 @@ class Attempt(Base):
     stop: Mapped[dict[str, Any] | None]
     end: Mapped[dict[str, Any] | None]
     counts_as_restart: Mapped[bool] = mapped_column(Boolean, default=False)
+    platform_version: Mapped[str | None]  # of the platform that started it, and hence of its runtime
     created_at: Mapped[datetime]
     started_at: Mapped[datetime | None]
     decided_at: Mapped[datetime | None]  # when the deciding roles finished; the evaluators' grace starts here

@@ -55,6 +55,7 @@ from scheduler.control.attempts.launching.commands import log_unkilled
 from scheduler.control.context import ControlContext
 from scheduler.control.journal import SCHEDULER, Journal
 from scheduler.control.maintenance.audit import cut_audit
+from scheduler.control.maintenance.retention import apply_policies, check_disks
 from scheduler.control.planning.plan_log import prune
 from scheduler.control.planning.quarantine_updates import delete_old_failures
 
@@ -373,6 +374,8 @@ def _steps(control: ControlContext, settings: Settings) -> Mapping[str, Callable
     store = ArchiveStore(settings.archive_dir, limit_bytes=settings.archive_limit_bytes)
     return {
         "ttl": lambda: gc_jobs(control),
+        "retention": lambda: apply_policies(control),
+        "disks": lambda: check_disks(control, settings),
         "events": lambda: gc_events(control, timedelta(days=settings.event_retention_days)),
         "audit": lambda: cut_audit(control, timedelta(days=settings.audit_retention_days)),
         "deliveries": lambda: gc_deliveries(control, timedelta(days=settings.webhook_retention_days)),

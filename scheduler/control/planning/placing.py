@@ -10,6 +10,7 @@ from typing import Any, Final, cast
 
 from sqlalchemy import ColumnElement, Table, insert, null, select, tuple_, update
 from sqlalchemy.orm import Session
+from trainmaster.version import __version__
 
 from core.db.engine import UntypedRow
 from core.db.repositories.events import append_events, event_row
@@ -202,6 +203,7 @@ def _attempt(placed: _PlacedGang, number: int, executor: str, now: datetime) -> 
         "generation": 1,
         "executor": executor,
         "counts_as_restart": False,
+        "platform_version": __version__,
         "created_at": now,
     }
 

@@ -18,7 +18,20 @@ from typer.core import TyperGroup
 
 from trainmaster.cli.jobs import checkpoints, files, images, listing, logs, metrics, show, submit, verbs
 from trainmaster.cli.planner import queue, whatif
-from trainmaster.cli.platform import access, admin, audit, nodes, notify, quota, scheduling, updown, usage, webhook
+from trainmaster.cli.platform import (
+    access,
+    admin,
+    audit,
+    maintenance,
+    nodes,
+    notify,
+    quota,
+    retention,
+    scheduling,
+    updown,
+    usage,
+    webhook,
+)
 from trainmaster.cli.protocols import clients, vertex_table
 from trainmaster.cli.serving import batch, endpoint, model
 from trainmaster.cli.terminal import options, output, session
@@ -129,6 +142,7 @@ def begin(
 
 for _group in (
     updown,
+    maintenance,
     submit,
     study,
     automl,
@@ -148,6 +162,7 @@ for _group in (
     access,
     nodes,
     quota,
+    retention,
     usage,
     audit,
     webhook,

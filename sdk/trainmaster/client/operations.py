@@ -15,6 +15,7 @@ from trainmaster.client.calls import (
     notifications,
     output,
     planner,
+    retention,
     serving,
     studies,
     usage,
@@ -82,6 +83,8 @@ class Operations:
     resume_job = ClientMethod(jobs.resume_job)
     clone_job = ClientMethod(jobs.clone_job)
     delete_job = ClientMethod(jobs.delete_job)
+    pin_job = ClientMethod(retention.pin_job)
+    unpin_job = ClientMethod(retention.unpin_job)
     wait_for_job = ClientMethod(streams.wait_for_job)
     list_attempts = IterMethod(pages.list_attempts, AttemptView)
     list_attempts_page = ClientMethod(jobs.list_attempts_page)
@@ -248,6 +251,9 @@ class Operations:
     list_quotas_page = ClientMethod(planner.list_quotas_page)
     get_quota = ClientMethod(planner.get_quota)
     update_quota = ClientMethod(planner.update_quota)
+    get_retention_policy = ClientMethod(retention.get_retention_policy)
+    set_retention_policy = ClientMethod(retention.set_retention_policy)
+    preview_retention_policy = ClientMethod(retention.preview_retention_policy)
     get_policy = ClientMethod(planner.get_policy)
     update_policy = ClientMethod(planner.update_policy)
     get_vertex_table = ClientMethod(planner.get_vertex_table)
@@ -343,6 +349,8 @@ class JobOperations:
     pause = JobMethod(jobs.pause_job)
     resume = JobMethod(jobs.resume_job)
     delete = JobMethod(jobs.delete_job)
+    pin = JobMethod(retention.pin_job)
+    unpin = JobMethod(retention.unpin_job)
     attempts = JobIterMethod(pages.list_attempts, AttemptView)
     replicas = JobIterMethod(pages.list_replicas, ReplicaView)
     events = JobIterMethod(pages.list_job_events, EventView)

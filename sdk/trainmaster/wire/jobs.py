@@ -127,6 +127,8 @@ class JobView(WireModel):
     running_since: datetime | None = None  # start of the running attempt
     output: str = ""  # volume/path
     cloned_from: str | None = None
+    pinned_by: str | None = None  # the user who exempted it from retention
+    expired: dict[str, datetime] = Field(default_factory=dict)  # when retention deleted its outputs, logs, …
     generation: int = 1
 
 

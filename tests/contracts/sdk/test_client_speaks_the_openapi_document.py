@@ -30,6 +30,7 @@ ARGUMENTS: dict[str, Any] = {
     "data": "data/x.csv",
     "job": "mnist",
     "project": "default",
+    "keep": {"outputs": "30d"},
     "user": "ann",
     "node": "n1",
     "labels": {"pool": "fast"},

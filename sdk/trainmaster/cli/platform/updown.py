@@ -91,7 +91,7 @@ def up(
 
     If it is already running, prints its URL and a new login link.
     """
-    folder = _home(home)
+    folder = data_folder(home)
     arguments = ["up", "--home", str(folder), "--host", host, "--port", str(_PORT if port is None else port)]
     if executor is not None:
         arguments += ["--executor", executor.value]
@@ -128,14 +128,14 @@ def down(
     json: options.Json = False,
 ) -> None:
     """Stop the platform on this machine."""
-    folder = _home(home)
+    folder = data_folder(home)
     arguments = ["down", "--home", str(folder), "--jobs", "cancel" if cancel_jobs else "keep"]
     with output.busy("Stopping the platform"):
         result = subprocess.run(_embedded(arguments), capture_output=True, text=True, check=False, cwd="/")
     if result.returncode == ExitCode.UNREACHABLE:
-        raise NotConfigured(_sentence(result.stderr))
+        raise NotConfigured(last_sentence(result.stderr))
     if result.returncode != 0:
-        raise PlatformNotStarted(_sentence(result.stderr or result.stdout))
+        raise PlatformNotStarted(last_sentence(result.stderr or result.stdout))
     summary = json_module.loads(result.stdout or "{}")
     if json:
         output.print_json({"stopped": str(folder), **summary})
@@ -162,22 +162,27 @@ def _brief(names: list[str]) -> str:
     return ", ".join(names[:_NAMES_SHOWN]) + (" …" if len(names) > _NAMES_SHOWN else "")
 
 
-def _home(home: Path | None) -> Path:
+def data_folder(home: Path | None) -> Path:
     from trainmaster.contexts import home_path
 
     return (home.expanduser() if home is not None else home_path()).absolute()
 
 
 def _embedded(arguments: list[str]) -> list[str]:
+    return server_command("embedded", arguments)
+
+
+def server_command(module: str, arguments: list[str]) -> list[str]:
+    """The command line of a module of the platform. Raises ``PlatformNotStarted``: it is not installed here."""
     from importlib.util import find_spec
 
-    if find_spec("embedded") is None:
+    if find_spec(module) is None:
         raise PlatformNotStarted(_NOT_INSTALLED)
     # -P: folders named `embedded` or `api` in the working directory must not shadow the platform's packages.
-    return [sys.executable, "-P", "-m", "embedded", *arguments]
+    return [sys.executable, "-P", "-m", module, *arguments]
 
 
-def _sentence(log: str) -> str:
+def last_sentence(log: str) -> str:
     """The last line of the platform's output, such as of a traceback, without status lines."""
     lines = [line.strip() for line in log.splitlines() if line.strip() and not line.startswith(_STAGE)]
     if lines:
@@ -221,7 +226,7 @@ class PlatformProcess:
             except subprocess.TimeoutExpired:
                 pass
             else:
-                sentence = _sentence(self._output())
+                sentence = last_sentence(self._output())
                 raise (PlatformAlreadyRunning if self.process.returncode == ExitCode.CONFLICT else PlatformNotStarted)(
                     sentence
                 )

@@ -22,6 +22,8 @@ JOBS: dict[str, Case] = {
     "GET /api/v1/jobs/{job}": case(VIEWER),
     "DELETE /api/v1/jobs/{job}": case(MEMBER, "/api/v1/jobs/job-done"),
     "POST /api/v1/jobs/{job}/cancel": case(MEMBER),
+    "PUT /api/v1/jobs/{job}/pin": case(MEMBER),
+    "DELETE /api/v1/jobs/{job}/pin": case(MEMBER),
     "POST /api/v1/jobs/{job}/pause": case(MEMBER),
     "POST /api/v1/jobs/{job}/resume": case(MEMBER, "/api/v1/jobs/job-paused/resume"),
     "POST /api/v1/jobs/{job}/clone": case(MEMBER, json={}),

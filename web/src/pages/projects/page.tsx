@@ -10,6 +10,7 @@ import { Skeleton, Failure, Field, PageHead } from "~/components/parts";
 import { Ago } from "~/components/time";
 import { toast } from "~/components/shell/toasts";
 import { QuotaSection } from "./quota/section";
+import { RetentionSection } from "./retention";
 
 const route = getRouteApi("/shell/projects/$project");
 const ROLES = ["viewer", "member", "admin"] as const;
@@ -58,6 +59,7 @@ export function ProjectPage() {
         )}
       </PageHead>
       <QuotaSection project={name} isAdmin={me?.is_admin === true} />
+      <RetentionSection project={name} isAdmin={isAdmin} />
       <Members project={name} isAdmin={isAdmin} />
       <Secrets project={name} isAdmin={isAdmin} />
       <Confirm
