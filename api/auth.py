@@ -10,9 +10,8 @@ the row, and checks the role in the same transaction. A resource that the caller
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from enum import StrEnum
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
 
@@ -26,6 +25,7 @@ from trainmaster.spec.errors import suggest
 from api.app import audit
 from api.app.cache import ExpiringCache
 from api.app.fair_use import fair_use_of
+from api.app.token_scopes import RESOURCES, Scope, allows, resource_of
 from api.app.unit_of_work import AppContext, AppContextDep
 from core.db.tables import Job, Membership, Project, Token, User
 from core.domain.errors import Forbidden, NotFound, TokenExpired, TooManyRequests, TrainmasterError, Unauthenticated
@@ -46,16 +46,7 @@ _NO_BEARER: Final = (
 )
 
 
-class Scope(StrEnum):
-    """What a token allows. Each scope includes those before it."""
-
-    READ = "read"
-    WRITE = "write"
-    ADMIN = "admin"
-
-
 Role = Literal["viewer", "member", "admin"]
-_SCOPES: Final = (Scope.READ, Scope.WRITE, Scope.ADMIN)
 _ROLES: Final[tuple[Role, ...]] = ("viewer", "member", "admin")
 
 
@@ -70,14 +61,21 @@ class ProjectMembership:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The authenticated user. ``projects``: by id, those that the user may see (all, for a platform admin)."""
+    """The authenticated user, with the rights of the token.
+
+    ``projects``: by id, those that the token may see (all, for a platform admin). ``resource``: of this request, see
+    ``resource_of``.
+    """
 
     user_id: str
     user: str
-    is_admin: bool  # the user is a platform admin *and* this token has the scope admin
-    scopes: frozenset[Scope]
+    is_admin: bool  # the user is a platform admin *and* this token has the scope admin, for all projects
+    scopes: frozenset[str]
     token_id: str
     projects: Mapping[str, ProjectMembership]
+    project_ids_limit: frozenset[str] | None = None  # what the token is limited to
+    is_service_account: bool = False
+    resource: str | None = None
 
     @property
     def actor(self) -> str:
@@ -85,13 +83,14 @@ class Caller:
         return f"user:{self.user}"
 
     def may(self, scope: Scope) -> bool:
-        return any(_SCOPES.index(own) >= _SCOPES.index(scope) for own in self.scopes)
+        return allows(self.scopes, scope, self.resource)
 
     def demand(self, scope: Scope) -> None:
         """Raises ``Forbidden`` if the token lacks the scope."""
         if not self.may(scope):
             own = ", ".join(sorted(self.scopes)) or "nothing"
-            raise Forbidden(f"This needs a token of scope {scope}; yours has {own}. Log in with another token.")
+            narrow = f" or {self.resource}:{scope}" if self.resource in RESOURCES and scope is not Scope.ADMIN else ""
+            raise Forbidden(f"This needs a token of scope {scope}{narrow}; yours has {own}. Log in with another token.")
 
     def member_of(self, session: Session, project: str, role: Role = "viewer") -> ProjectMembership:
         """The caller's membership in the project of this name.
@@ -152,6 +151,8 @@ def _demand(member: ProjectMembership, role: Role) -> ProjectMembership:
 def _find_member(session: Session, caller: Caller, condition: object) -> ProjectMembership | None:
     query = select(Project.id, Project.name, Membership.role)
     query = query.where(condition, Project.deleted_at.is_(None))  # type: ignore[arg-type]
+    if caller.project_ids_limit is not None:
+        query = query.where(Project.id.in_(caller.project_ids_limit))
     link = (Membership.project_id == Project.id) & (Membership.user_id == caller.user_id)
     row = session.execute(query.join(Membership, link, isouter=caller.is_admin)).one_or_none()
     if row is None:
@@ -241,21 +242,19 @@ async def caller_of_token(request: HTTPConnection, context: AppContext, token: s
     digest = token_digest(token)
     cache: CallerCache = request.app.state.callers
     now = context.clock()
-    known = cache.get(digest, now)
-    if known is not None:
-        audit.note_caller(known.user, known.user_id, known.token_id)
-        return known
-    version = request.headers.get("trainmaster-client", "")[:_VERSION_LENGTH] or None
-    try:
-        async with fair_use_of(request).login_attempt(request):
-            caller, expires_at = await run_in_threadpool(load_caller, context, digest, now, version)
-    except (Unauthenticated, TooManyRequests):
-        audit.note_wrong_token()
-        raise
-    until = now + CALLER_TTL
-    cache.put(digest, caller, min(until, expires_at) if expires_at else until)
+    caller = cache.get(digest, now)
+    if caller is None:
+        version = request.headers.get("trainmaster-client", "")[:_VERSION_LENGTH] or None
+        try:
+            async with fair_use_of(request).login_attempt(request):
+                caller, expires_at = await run_in_threadpool(load_caller, context, digest, now, version)
+        except (Unauthenticated, TooManyRequests):
+            audit.note_wrong_token()
+            raise
+        until = now + CALLER_TTL
+        cache.put(digest, caller, min(until, expires_at) if expires_at else until)
     audit.note_caller(caller.user, caller.user_id, caller.token_id)
-    return caller
+    return replace(caller, resource=resource_of(request.scope["path"]))
 
 
 def load_caller(
@@ -275,15 +274,22 @@ def load_caller(
             raise Unauthenticated("This user is disabled; ask an admin of the platform.")
         if token.expires_at is not None and token.expires_at <= now:
             raise TokenExpired("This token has expired; `trainmaster login` gets a new one.")
-        is_admin = user.is_admin and Scope.ADMIN in token.scopes
+        limit = None if token.project_ids is None else frozenset(token.project_ids)
+        if user.service_project_id is not None:
+            limit = frozenset({user.service_project_id}) & (limit or {user.service_project_id})
+        is_admin = user.is_admin and Scope.ADMIN in token.scopes and limit is None
         query = select(Project.id, Project.name, Membership.role).where(Project.deleted_at.is_(None))
+        if limit is not None:
+            query = query.where(Project.id.in_(limit))
         link = (Membership.project_id == Project.id) & (Membership.user_id == user.id)
         rows = work.session.execute(query.join(Membership, link, isouter=is_admin)).all()
     projects = {row[0]: ProjectMembership(row[0], row[1], "admin" if is_admin else _role(row[2])) for row in rows}
-    scopes = frozenset(Scope(scope) for scope in token.scopes)
     if token.last_used_at is None or token.last_used_at < now - _LAST_USED_STEP:
         _note_use(context, token.id, now, client_version)
-    return Caller(user.id, user.name, is_admin, scopes, token.id, projects), token.expires_at
+    is_service_account = user.service_project_id is not None
+    scopes = frozenset(token.scopes)
+    caller = Caller(user.id, user.name, is_admin, scopes, token.id, projects, limit, is_service_account)
+    return caller, token.expires_at
 
 
 def _note_use(context: AppContext, token_id: str, now: datetime, client_version: str | None) -> None:

@@ -26,6 +26,7 @@ router = new_router("login")
 _SESSION_TTL: Final = timedelta(days=30)
 _SESSION_NAME: Final = "browser session"
 _TOKEN_TTL: Final = timedelta(days=90)
+_NO_LOGIN: Final = "This is the token of a service account, which has no login; log in as a user."
 
 
 @router.post(
@@ -58,7 +59,10 @@ def create_login_code(caller: Writer, context: AppContextDep, response: Response
     audit.note_object("login_code", caller.user)
     with context.write() as work:
         # From the user, not from the caller's token: the code gives all scopes that the user may have.
+        if caller.is_service_account:
+            raise Forbidden(_NO_LOGIN)
         is_admin = work.session.execute(select(User.is_admin).where(User.id == caller.user_id)).scalar_one()
+        is_admin = is_admin and caller.project_ids_limit is None
         for scope in _scopes_of(is_admin):
             if not caller.may(Scope(scope)):
                 raise Forbidden(f"A login gives the scope {scope}, which your own token lacks; use one that has it.")
@@ -92,6 +96,8 @@ async def open_session(
         if shown.startswith(SESSION_PREFIX):
             raise Unauthenticated("This is a browser's session, which opens no other one; log in with a token.")
         caller = await caller_of_token(request, context, shown)
+        if caller.is_service_account:
+            raise Forbidden(_NO_LOGIN)
         token, left = await run_in_threadpool(_open_session, context, caller)
     else:
         async with fair_use_of(request).login_attempt(request):
@@ -146,6 +152,7 @@ def add_login_token(
         work.session, user_id=user.id, name=name, token=token, parent_token_id=None if parent is None else parent.id,
         now=work.now, ttl=expires_at - work.now,
         scopes=scopes if parent is None else [scope for scope in scopes if scope in parent.scopes],
+        project_ids=None if parent is None else parent.project_ids,
     )  # fmt: skip
     row = work.session.execute(select(Token).where(Token.digest == token_digest(text))).scalar_one()
     audit.note_caller(user.name, user.id, row.id)
@@ -217,6 +224,7 @@ def _open_session(context: AppContext, caller: Caller) -> tuple[str, timedelta]:
             now=work.now,
             ttl=left,
             parent_token_id=shown.id,
+            project_ids=shown.project_ids,
         )
         return token, left
 
@@ -235,6 +243,6 @@ def identity_of(caller: Caller) -> CallerIdentity:
     return CallerIdentity(
         user=caller.user,
         is_admin=caller.is_admin,
-        scopes=[scope.value for scope in sorted(caller.scopes)],
+        scopes=sorted(caller.scopes),
         projects={member.project: member.role for member in caller.projects.values()},
     )

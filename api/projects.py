@@ -15,6 +15,7 @@ from api.auth import Caller, PlatformAdmin, ProjectAdmin, ProjectViewer, Reader
 from api.http.paging import PageParams, rows_by_name
 from api.http.routing import new_router
 from api.volumes.grants import revoke_all
+from core.db.repositories.tokens import end_service_account
 from core.db.tables import (
     BookingRow,
     BudgetRow,
@@ -52,6 +53,8 @@ def list_projects(caller: Reader, context: AppContextDep, page: PageParams) -> P
     link = (Membership.project_id == Project.id) & (Membership.user_id == caller.user_id)
     query = select(Project, Membership.role).where(Project.deleted_at.is_(None))
     query = query.join(Membership, link, isouter=caller.is_admin)
+    if caller.project_ids_limit is not None:
+        query = query.where(Project.id.in_(caller.project_ids_limit))
     with context.read() as work:
         rows, cursor = rows_by_name(work.session, query, Project.name, page)
         return Page(items=[_view_of(project, role) for project, role, _ in rows], next_cursor=cursor)
@@ -117,9 +120,13 @@ def list_members(project: ProjectViewer, context: AppContextDep, page: PageParam
     """In order of name."""
     with context.read() as work:
         row = project.load(work.session)
-        query = select(Membership.role).join(User, User.id == Membership.user_id).where(Membership.project_id == row.id)
+        query = select(Membership.role, User.service_project_id).join(User, User.id == Membership.user_id)
+        query = query.where(Membership.project_id == row.id)
         rows, cursor = rows_by_name(work.session, query, User.name, page)
-    items = [MemberView.model_validate({"user": name, "role": role}) for role, name in rows]
+    items = [
+        MemberView.model_validate({"user": name, "role": role, "is_service_account": service_project is not None})
+        for role, service_project, name in rows
+    ]
     return Page(items=items, next_cursor=cursor)
 
 
@@ -184,6 +191,9 @@ def _remove(work: UnitOfWork, caller: Caller, project: Project) -> None:
     for table in (Usage, StorageUsage, BudgetRow, Webhook, NotificationChannel):
         work.session.execute(delete(table).where(table.project_id == project.id))
     revoke_all(work, caller, project)
+    accounts = select(User).join(Membership, Membership.user_id == User.id)
+    for account in work.session.scalars(accounts.where(User.service_project_id == project.id)).all():
+        end_service_account(work.session, account, work.now)
     extra = {"reservations": sorted(reserved)} if reserved else {}
     _record_event(work, caller, project, "project.deleted", name=project.name, **extra)
     work.notify(TOPIC_TICK)
@@ -237,9 +247,10 @@ def _unfinished(session: Session, project_id: str) -> list[str]:
 
 
 def _lock_admins(work: UnitOfWork, project: Project) -> list[str]:
-    """User ids of the project's admins. The lock serialises requests that remove an admin."""
+    """User ids of the project's admins, without service accounts. The lock serialises requests that remove an admin."""
     work.session.execute(select(Project.id).where(Project.id == project.id).with_for_update())
     query = select(Membership.user_id).where(Membership.project_id == project.id, Membership.role == "admin")
+    query = query.join(User, User.id == Membership.user_id).where(User.service_project_id.is_(None))
     return list(work.session.scalars(query))
 
 
@@ -248,9 +259,12 @@ def _last_admin(project: Project, user_name: str) -> Conflict:
 
 
 def _user_id(work: UnitOfWork, name: str) -> str:
-    user_id = work.session.execute(select(User.id).where(User.name == name)).scalar_one_or_none()
-    if user_id is None:
+    row = work.session.execute(select(User.id, User.service_project_id).where(User.name == name)).one_or_none()
+    if row is None:
         raise NotFound(f"There is no user {name!r}; a platform admin creates users.", field="user")
+    if row[1] is not None:
+        raise Conflict(f"{name} is a service account; change or delete it under the service accounts of its project.")
+    user_id: str = row[0]
     return user_id
 
 

@@ -56,6 +56,8 @@ def update_user(user: str, body: UserUpdate, caller: PlatformAdmin, context: App
         row = work.session.execute(select(User).where(User.name == user)).scalar_one_or_none()
         if row is None:
             raise NotFound(f"There is no user {user!r}; `GET /api/v1/users` lists them.")
+        if row.service_project_id is not None and body.is_admin is not None:
+            raise Conflict(f"{user} is a service account, whose rights end at its project; make a user admin.")
         loses = body.is_admin is False or body.is_disabled is True
         if loses and admins == {row.id}:
             raise Conflict(f"{user} is the last platform admin; make another user admin first.")
@@ -71,4 +73,10 @@ def update_user(user: str, body: UserUpdate, caller: PlatformAdmin, context: App
 
 
 def _view_of(user: User) -> UserView:
-    return UserView(name=user.name, is_admin=user.is_admin, created_at=user.created_at, disabled_at=user.disabled_at)
+    return UserView(
+        name=user.name,
+        is_admin=user.is_admin,
+        is_service_account=user.service_project_id is not None,
+        created_at=user.created_at,
+        disabled_at=user.disabled_at,
+    )

@@ -70,6 +70,7 @@ NOUNS: Final = (
     "outgoing.webhooks",
     "outgoing.notifications",
     "projects",
+    "service_accounts.routes",
     "policy.routes",
     "vertex_table",
     "reservations",
@@ -108,7 +109,7 @@ def include_all(app: FastAPI) -> None:
 
 def _include(app: FastAPI, noun: str, prefix: str) -> None:
     router: APIRouter = importlib.import_module(f"api.{noun}").router
-    changes_callers = noun in ("projects", "users", "tokens")
+    changes_callers = noun in ("projects", "service_accounts.routes", "users", "tokens")
     dependencies = [Depends(forget_callers, scope="function")] if changes_callers else []
     app.include_router(router, prefix=prefix, dependencies=dependencies)
 

@@ -226,6 +226,8 @@ def link_identity(
         row = work.session.execute(select(User).where(User.name == user)).scalar_one_or_none()
         if row is None:
             raise NotFound(f"There is no user {user!r}; `GET /api/v1/users` lists them.")
+        if row.service_project_id is not None:
+            raise Conflict(f"{user} is a service account, which has no login; link the identity to a user.")
         identity = link(work, provider, body.subject, row)
         data = {"user": user, "issuer": provider.issuer, "subject": body.subject}
         work.record_event("user.identity_linked", caller.actor, data=data)

@@ -60,6 +60,8 @@ async def _scraper(request: Request, context: AppContextDep) -> Caller | None:
 
 
 def _is_platform_admin(context: AppContext, caller: Caller) -> bool:
+    if caller.project_ids_limit is not None:
+        return False
     with context.read() as work:
         return bool(work.session.execute(select(User.is_admin).where(User.id == caller.user_id)).scalar_one_or_none())
 

@@ -162,9 +162,10 @@ def add_token(
     ttl: timedelta | None = None,
     token: str | None = None,
     parent_token_id: str | None = None,
+    project_ids: Sequence[str] | None = None,
 ) -> str:
     """Create a token of the user and return it; it cannot be read again later. ``token``: a token chosen by the caller.
-    ``parent_token_id``: the token that it was created with.
+    ``parent_token_id``: the token that it was created with. ``project_ids``: what it is limited to.
     """
     token = token or new_user_token()
     session.add(
@@ -174,6 +175,7 @@ def add_token(
             name=name,
             digest=token_digest(token),
             scopes=list(scopes),
+            project_ids=None if project_ids is None else list(project_ids),
             created_at=now,
             expires_at=now + ttl if ttl else None,
             parent_token_id=parent_token_id,

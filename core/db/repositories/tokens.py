@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import func, select, update
+from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
 
-from core.db.tables import LoginCode, Token
+from core.db.tables import LoginCode, Membership, Token, User
 from core.domain.errors import Unauthenticated
 
 
@@ -60,3 +60,32 @@ def revoke(session: Session, token: Token, now: datetime, *, keeps_children: boo
                 .execution_options(synchronize_session=False)
             ).scalars()
         )
+
+
+def revoke_all(session: Session, user_id: str, now: datetime) -> int:
+    """Revoke all tokens, sessions and login codes of a user; returns how many tokens were valid."""
+    session.execute(
+        update(LoginCode)
+        .where(LoginCode.user_id == user_id, LoginCode.used_at.is_(None))
+        .values(used_at=now)
+        .execution_options(synchronize_session=False)
+    )
+    revoked = session.execute(
+        update(Token)
+        .where(Token.user_id == user_id, Token.revoked_at.is_(None))
+        .values(revoked_at=now)
+        .returning(Token.expires_at)
+        .execution_options(synchronize_session=False)
+    ).scalars()
+    return sum(expires_at is None or expires_at > now for expires_at in revoked)
+
+
+def end_service_account(session: Session, account: User, now: datetime) -> int:
+    """Delete a service account: its row stays, since jobs name it. Returns how many valid tokens were revoked."""
+    revoked = revoke_all(session, account.id, now)
+    session.execute(delete(Membership).where(Membership.user_id == account.id))
+    account.disabled_at = account.disabled_at or now
+    # The name becomes free; "~" cannot be part of one.
+    account.name = f"{account.name}~{account.id}"
+    session.flush()
+    return revoked

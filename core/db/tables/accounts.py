@@ -22,12 +22,18 @@ from core.db.tables.base import Base
 
 
 class User(Base):
+    """A person; or, if ``service_project_id`` is set, a service account of that project, named ``name@project``.
+
+    It has rights in its project alone, and no login. Not a foreign key: SQLite cannot add one to a table.
+    """
+
     __tablename__ = "users"
     id: Mapped[str] = mapped_column(primary_key=True)
     name: Mapped[str] = mapped_column(unique=True)
     is_admin: Mapped[bool] = mapped_column(Boolean, default=False)
     created_at: Mapped[datetime]
     disabled_at: Mapped[datetime | None]
+    service_project_id: Mapped[str | None] = mapped_column(index=True)
 
 
 class UserIdentity(Base):
@@ -48,7 +54,8 @@ class UserIdentity(Base):
 
 class Token(Base):
     """A bearer token, of which only the SHA-256 is stored. ``parent_token_id``: the id of the token that created it, or
-    that opened it as a browser session; it is revoked with that token.
+    that opened it as a browser session; it is revoked with that token. ``project_ids``: the projects that it is limited
+    to; ``None``: it has all rights of its user.
     """
 
     __tablename__ = "tokens"
@@ -56,7 +63,8 @@ class Token(Base):
     user_id: Mapped[str] = mapped_column(ForeignKey("users.id"), index=True)
     name: Mapped[str]
     digest: Mapped[str] = mapped_column(unique=True)
-    scopes: Mapped[list[Any]]  # of "read", "write", "admin"
+    scopes: Mapped[list[Any]]  # of trainmaster.wire.admin.SCOPES
+    project_ids: Mapped[list[Any] | None]
     created_at: Mapped[datetime]
     expires_at: Mapped[datetime | None]
     revoked_at: Mapped[datetime | None]

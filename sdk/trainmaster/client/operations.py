@@ -16,6 +16,7 @@ from trainmaster.client.calls import (
     output,
     planner,
     retention,
+    service_accounts,
     serving,
     studies,
     usage,
@@ -32,6 +33,7 @@ from trainmaster.wire.admin import (
     NodeView,
     ProjectView,
     SecretView,
+    ServiceAccountView,
     TokenView,
     UserView,
     VolumeView,
@@ -230,6 +232,15 @@ class Operations:
     list_members = IterMethod(pages.list_members, MemberView)
     list_members_page = ClientMethod(admin.list_members_page)
     set_member = ClientMethod(admin.set_member)
+    list_service_accounts = IterMethod(pages.list_service_accounts, ServiceAccountView)
+    list_service_accounts_page = ClientMethod(service_accounts.list_service_accounts_page)
+    create_service_account = ClientMethod(service_accounts.create_service_account)
+    update_service_account = ClientMethod(service_accounts.update_service_account)
+    delete_service_account = ClientMethod(service_accounts.delete_service_account)
+    list_service_account_tokens = IterMethod(pages.list_service_account_tokens, TokenView)
+    list_service_account_tokens_page = ClientMethod(service_accounts.list_service_account_tokens_page)
+    create_service_account_token = ClientMethod(service_accounts.create_service_account_token)
+    revoke_service_account_token = ClientMethod(service_accounts.revoke_service_account_token)
     remove_member = ClientMethod(admin.remove_member)
     list_secrets = IterMethod(pages.list_secrets, SecretView)
     list_secrets_page = ClientMethod(admin.list_secrets_page)

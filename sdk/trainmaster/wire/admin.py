@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, get_args
 
 from pydantic import AfterValidator, Field
 
@@ -12,7 +12,12 @@ from trainmaster.spec.model import MAX_ENTRIES
 from trainmaster.wire.base import Finite, Weight, WireModel, WireRequest
 
 ProjectRole = Literal["viewer", "member", "admin"]
-Scope = Literal["read", "write", "admin"]
+# A verb for everything, or for one kind of resource; `scim` opens the routes for identity providers, and nothing else.
+Scope = Literal[
+    "read", "write", "admin", "jobs:read", "jobs:write", "files:read", "files:write", "models:read", "models:write",
+    "endpoints:read", "endpoints:write", "scim",
+]  # fmt: skip
+SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
 
 
 class ProjectView(WireModel):
@@ -47,6 +52,7 @@ class ProjectUpdate(WireRequest):
 class MemberView(WireModel):
     user: str
     role: ProjectRole
+    is_service_account: bool = False
 
 
 class MemberSet(WireRequest):
@@ -56,6 +62,7 @@ class MemberSet(WireRequest):
 class UserView(WireModel):
     name: str
     is_admin: bool
+    is_service_account: bool = False
     created_at: datetime
     disabled_at: datetime | None = None
 
@@ -71,12 +78,16 @@ class UserUpdate(WireRequest):
 
 
 class TokenView(WireModel):
-    """``parent_id``: of the token that it was created with, and is revoked with; ``None``: it has none."""
+    """``parent_id``: of the token that it was created with, and is revoked with; ``None``: it has none.
+
+    ``projects``: the projects that it is limited to; ``None``: it has all rights of its user.
+    """
 
     id: str
     user: str
     name: str
     scopes: list[Scope]
+    projects: list[str] | None = None
     created_at: datetime
     expires_at: datetime | None = None
     revoked_at: datetime | None = None
@@ -89,12 +100,51 @@ class TokenCreate(WireRequest):
     scopes: list[Scope] = Field(default=["read", "write"], min_length=1)
     expires_in_s: float | None = Field(default=None, gt=0)
     user: str | None = None  # another user's token: platform admins only
+    projects: Annotated[
+        list[Name] | None, Field(min_length=1, max_length=100, description="Limits the token to these projects.")
+    ] = None
 
 
 class TokenCreated(TokenView):
     """``token`` is the token's text, which only this response contains."""
 
     token: str
+
+
+class ServiceAccountView(WireModel):
+    """``name``: with its project, `ci@vision`, as jobs and tokens show it."""
+
+    name: str
+    role: ProjectRole
+    created_at: datetime
+    disabled_at: datetime | None = None
+
+
+class ServiceAccountCreate(WireRequest):
+    """``name``: without its project."""
+
+    name: Name
+    role: ProjectRole = "member"
+
+
+class ServiceAccountUpdate(WireRequest):
+    role: ProjectRole | None = None
+    is_disabled: bool | None = None
+
+
+class ServiceAccountDeleted(WireModel):
+    """``user``: its name in lists of its jobs from now on. ``unfinished_jobs`` continue."""
+
+    name: str
+    user: str
+    revoked_tokens: int
+    unfinished_jobs: int
+
+
+class ServiceAccountTokenCreate(WireRequest):
+    name: str = Field(min_length=1, max_length=100)
+    scopes: list[Scope] = Field(default=["read", "write"], min_length=1)
+    expires_in_s: float | None = Field(default=None, gt=0, description="Default: 90 days.")
 
 
 class LoginExchange(WireRequest):

@@ -43,6 +43,7 @@ ARGUMENTS: dict[str, Any] = {
     "number": 1,
     "code": "c",
     "token_id": "t1",
+    "account": "ci",
     "provider": "lab",
     "device_code": "d",
     "subject": "s-1",

@@ -74,7 +74,14 @@ class House:
         self.add_token(session, name, f"tm_{name}", scopes)
 
     def add_token(
-        self, session: Session, user: str, text: str, scopes: tuple[str, ...], *, expires_at: datetime | None = None
+        self,
+        session: Session,
+        user: str,
+        text: str,
+        scopes: tuple[str, ...],
+        *,
+        expires_at: datetime | None = None,
+        project_ids: list[str] | None = None,
     ) -> None:
         session.add(
             Token(
@@ -85,6 +92,7 @@ class House:
                 scopes=list(scopes),
                 created_at=self.now,
                 expires_at=expires_at,
+                project_ids=project_ids,
             )
         )
 

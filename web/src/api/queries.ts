@@ -155,6 +155,32 @@ export const membersQuery = (project: string) =>
       ),
   });
 
+export const serviceAccountsQuery = (project: string) =>
+  queryOptions({
+    queryKey: [...keys.projects, project, "service-accounts"],
+    queryFn: () =>
+      readAllPages((cursor) =>
+        unwrap(
+          api.GET("/api/v1/projects/{project}/service-accounts", {
+            params: { path: { project }, query: pageParams(cursor) },
+          }),
+        ),
+      ),
+  });
+
+export const serviceAccountTokensQuery = (project: string, account: string) =>
+  queryOptions({
+    queryKey: [...keys.projects, project, "service-accounts", account, "tokens"],
+    queryFn: () =>
+      readAllPages((cursor) =>
+        unwrap(
+          api.GET("/api/v1/projects/{project}/service-accounts/{account}/tokens", {
+            params: { path: { project, account }, query: pageParams(cursor) },
+          }),
+        ),
+      ),
+  });
+
 export const secretsQuery = (project: string) =>
   queryOptions({
     queryKey: [...keys.projects, project, "secrets"],

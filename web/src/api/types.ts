@@ -15,6 +15,7 @@ export type Node = Schemas["NodeView"];
 export type QuarantineJob = Schemas["QuarantineJob"];
 export type Project = Schemas["ProjectView"];
 export type Member = Schemas["MemberView"];
+export type ServiceAccount = Schemas["ServiceAccountView"];
 export type User = Schemas["UserView"];
 export type Token = Schemas["TokenView"];
 export type Volume = Schemas["VolumeView"];

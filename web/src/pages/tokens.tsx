@@ -9,7 +9,10 @@ import { Confirm, FormDialog } from "~/components/forms/dialogs";
 import { CopyButton, Field, PageHead } from "~/components/parts";
 import { Ago, LocalTime } from "~/components/time";
 
-const SCOPES = ["read", "write", "admin"] as const;
+type Scope = Token["scopes"][number];
+/** Verbs for everything include those before them; each choice of a kind is one scope. */
+const VERBS: Scope[] = ["read", "write", "admin"];
+const KINDS = ["jobs", "files", "models", "endpoints"] as const;
 const DAY_S = 86_400;
 
 export function TokensPage() {
@@ -23,10 +26,14 @@ export function TokensPage() {
   const create = async (data: FormData) => {
     const user = String(data.get("user") ?? "").trim();
     const days = Number(data.get("days"));
-    const upTo = SCOPES.indexOf(data.get("scope") as (typeof SCOPES)[number]);
+    const scope = data.get("scope") as Scope;
+    const projects = String(data.get("projects") ?? "")
+      .split(/[\s,]+/)
+      .filter(Boolean);
     const body = {
       name: String(data.get("name")),
-      scopes: SCOPES.slice(0, upTo + 1),
+      scopes: VERBS.includes(scope) ? VERBS.slice(0, VERBS.indexOf(scope) + 1) : [scope],
+      ...(projects.length > 0 ? { projects } : {}),
       ...(days > 0 ? { expires_in_s: days * DAY_S } : {}),
       ...(user ? { user } : {}),
     };
@@ -65,7 +72,8 @@ export function TokensPage() {
         columns={[
           { head: "Name", cell: (token) => <span className="strong wrap">{token.name}</span> },
           { head: "User", cell: (token) => token.user },
-          { head: "Scopes", cell: (token) => SCOPES.filter((scope) => token.scopes.includes(scope)).join(", ") },
+          { head: "Scopes", cell: (token) => token.scopes.join(", ") },
+          { head: "Projects", cell: (token) => token.projects?.join(", ") ?? <span className="dim">all</span> },
           { head: "Last used", cell: (token) => <Ago at={token.last_used_at} /> },
           {
             head: "Expires",
@@ -100,9 +108,24 @@ export function TokensPage() {
               <option value="read">read</option>
               <option value="write">read and write</option>
               {me?.is_admin && <option value="admin">read, write and administrate</option>}
+              {KINDS.map((kind) => (
+                <optgroup key={kind} label={kind}>
+                  <option value={`${kind}:read`}>{kind}:read</option>
+                  <option value={`${kind}:write`}>{kind}:write</option>
+                </optgroup>
+              ))}
+              {me?.is_admin && <option value="scim">scim, for an identity provider</option>}
             </select>
           )}
         </Field>
+        <Field label="Projects" hint="Limits the token to these. Blank: all of yours.">
+          {(props) => <input {...props} className="input" name="projects" list="own-projects" autoComplete="off" />}
+        </Field>
+        <datalist id="own-projects">
+          {Object.keys(me?.projects ?? {}).map((project) => (
+            <option key={project} value={project} />
+          ))}
+        </datalist>
         <Field label="Lifetime, days" hint="Blank: no expiry.">
           {(props) => (
             <input {...props} className="input" name="days" type="number" min={1} max={3650} defaultValue={90} />

@@ -49,7 +49,12 @@ export function UsersPage() {
           { head: "Name", cell: (user) => <span className="strong">{user.name}</span> },
           {
             head: "Platform",
-            cell: (user) => (user.is_admin ? <span className="tag">admin</span> : <span className="dimmer">user</span>),
+            cell: (user) =>
+              user.is_admin ? (
+                <span className="tag">admin</span>
+              ) : (
+                <span className="dimmer">{user.is_service_account ? "service account" : "user"}</span>
+              ),
           },
           {
             head: "State",

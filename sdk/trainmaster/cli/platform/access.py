@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import time
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 from urllib.parse import parse_qs, urlsplit
 
 import typer
@@ -13,15 +13,23 @@ import typer
 from trainmaster.cli.terminal import options, output, session
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from datetime import datetime
 
     from trainmaster.client import Client
     from trainmaster.errors import ServerUnreachable
-    from trainmaster.wire.admin import CallerIdentity, TokenView
+    from trainmaster.wire.admin import CallerIdentity, Scope, TokenView
 
 _PANEL = "Access"
 contexts_app = typer.Typer(help="Saved servers.", no_args_is_help=True)
 token_app = typer.Typer(help="Access tokens.", no_args_is_help=True)
+Scopes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--scope",
+        help="read, write, admin, or of jobs, files, models, endpoints: jobs:read, jobs:write, …. Repeatable.",
+    ),
+]
 Context = Annotated[str, typer.Argument(metavar="NAME", autocompletion=options.complete_context)]
 
 
@@ -318,11 +326,24 @@ def show_token(json: options.Json = False) -> None:
     output.say(server.token)
 
 
+def scopes_of(texts: Sequence[str] | None) -> list[Scope]:
+    from trainmaster.wire.admin import SCOPES
+
+    unknown = sorted({*(texts or ())}.difference(SCOPES))
+    if unknown:
+        raise typer.BadParameter(f"{unknown[0]!r} is none of {', '.join(SCOPES)}", param_hint="--scope")
+    return cast("list[Scope]", texts or ["read", "write"])
+
+
 @token_app.command("create")
 def create_token(
     name: Annotated[str, typer.Argument(help="Purpose of the token, such as ci.")],
-    scopes: Annotated[
-        list[str] | None, typer.Option("--scope", help="read, write or admin. Repeatable. Default: read and write.")
+    scopes: Scopes = None,
+    project: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--project", "-p", help="Limit it to this project. Repeatable.", autocompletion=options.complete_project
+        ),
     ] = None,
     expires_in: Annotated[
         str | None, typer.Option("--expires-in", help="Such as 12h or 30d; default: with your own.")
@@ -331,14 +352,12 @@ def create_token(
     json: options.Json = False,
 ) -> None:
     """Create a token. Its text is shown only once."""
-    unknown = sorted({*(scopes or [])} - {"read", "write", "admin"})
-    if unknown:
-        raise typer.BadParameter(f"{unknown[0]!r} is none of read, write, admin", param_hint="--scope")
     expires_in_s = None if expires_in is None else options.seconds_of(expires_in, "--expires-in")
     with session.client() as client:
         token = client.create_token(
             name,
-            scopes=scopes or ["read", "write"],  # type: ignore[arg-type]  # checked above
+            scopes=scopes_of(scopes),
+            projects=project,
             expires_in_s=expires_in_s,
             user=user,
         )
@@ -360,18 +379,23 @@ def list_tokens(
         raise typer.BadParameter("give --user or --all, not both", param_hint="--all")
     with session.client() as client:
         tokens = list(client.list_tokens(user=user, all_users=all_users))
-    if json:
+    print_tokens(tokens, as_json=json)
+
+
+def print_tokens(tokens: Sequence[TokenView], *, as_json: bool) -> None:
+    if as_json:
         output.print_json(tokens)
         return
     now = output.now()
     output.print_table(
-        ("ID", "NAME", "USER", "SCOPES", "CREATED", "LAST USED", "STATE"),
+        ("ID", "NAME", "USER", "SCOPES", "PROJECTS", "CREATED", "LAST USED", "STATE"),
         [
             (
                 token.id,
                 token.name,
                 token.user,
                 " ".join(token.scopes),
+                "all" if token.projects is None else " ".join(token.projects),
                 output.ago(token.created_at, now),
                 output.ago(token.last_used_at, now),
                 _state_of(token, now),

@@ -208,10 +208,14 @@ def create_token(
     scopes: Sequence[Scope] = ("read", "write"),
     expires_in_s: float | None = None,
     user: str | None = None,
+    projects: Sequence[str] | None = None,
 ) -> Call[TokenCreated]:
-    """A new token; only this response contains its text. ``user``: another user, for platform admins."""
+    """A new token; only this response contains its text. ``user``: another user, for platform admins. ``projects``:
+    limits it to these.
+    """
     required: dict[str, Any] = {"name": name, "scopes": list(scopes)}
-    optional: dict[str, Any] = {"expires_in_s": expires_in_s, "user": user}
+    limit = None if projects is None else list(projects)
+    optional: dict[str, Any] = {"expires_in_s": expires_in_s, "user": user, "projects": limit}
     body = TokenCreate(**required, **{key: value for key, value in optional.items() if value is not None})
     return typed(TokenCreated, "create_token", "POST", "/tokens", body=body)
 

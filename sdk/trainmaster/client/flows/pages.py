@@ -15,6 +15,7 @@ from trainmaster.client.calls import (
     notifications,
     output,
     planner,
+    service_accounts,
     serving,
     studies,
     usage,
@@ -155,6 +156,17 @@ def list_tensor_statistics(job: str, checkpoint: str, *, tensors: Iterable[str] 
 def list_projects() -> Flow[None]:
     """The projects that the caller may see, by name."""
     return all_pages(lambda cursor: admin.list_projects_page(limit=_LARGE, cursor=cursor))
+
+
+def list_service_accounts(project: str) -> Flow[None]:
+    """The project's service accounts, by name."""
+    return all_pages(lambda cursor: service_accounts.list_service_accounts_page(project, limit=_LARGE, cursor=cursor))
+
+
+def list_service_account_tokens(project: str, account: str) -> Flow[None]:
+    """The account's tokens, newest first; for admins of the project."""
+    list_page = service_accounts.list_service_account_tokens_page
+    return all_pages(lambda cursor: list_page(project, account, limit=_LARGE, cursor=cursor))
 
 
 def list_members(project: str) -> Flow[None]:

@@ -6,9 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from api.app.token_scopes import resource_of
+
 # Everybody who may come. `reader`: the member's read-only token. `plain`: the platform admin's token without the
 # scope admin, so a user without projects. `expired`: the member's token of yesterday.
 PEOPLE = ("anonymous", "attempt", "expired", "stranger", "plain", "reader", "viewer", "member", "owner", "root")
+# Callers whose answers follow from those of another. `elsewhere`: the member's token, limited to another project: as a
+# stranger. `narrow`: the member's token, limited to jobs:read and to the project. `service`: a service account of the
+# project, with the role of a member.
+DERIVED = ("elsewhere", "narrow", "service")
 
 # What each gets: ok is 2xx (and the redirects of pages), anything else a status.
 OK = 0
@@ -26,6 +32,14 @@ RUN_READER = {"anonymous": 401, "expired": 401, "stranger": 404, "plain": 404}
 RUN_WRITER = {**dict.fromkeys(PEOPLE, 403), "anonymous": 401, "expired": 401, "attempt": OK}
 ANY_RUN_READER = {"anonymous": 401, "expired": 401}
 
+# A service account has no login, creates no tokens, and has no other project.
+OF_SERVICE_ACCOUNTS = {
+    "DELETE /api/v1/projects/{project}": 404,
+    "POST /api/v1/tokens": 403,
+    "POST /api/v1/login/codes": 403,
+    "DELETE /api/v1/tokens/{token_id}": 404,
+}
+
 
 @dataclass(frozen=True)
 class Case:
@@ -34,6 +48,22 @@ class Case:
     refused: Mapping[str, int]
     path: str = ""  # unstated: the route's own, filled in
     more: Mapping[str, Any] = field(default_factory=dict)
+
+    def expected(self, who: str, route: str) -> int:
+        """The status that ``who`` gets; ``OK``: any success."""
+        if who == "elsewhere":
+            who = "stranger"
+        elif who == "service":
+            return OF_SERVICE_ACCOUNTS.get(route, self.refused.get("member", OK))
+        elif who == "narrow":
+            return self._of_narrow(route)
+        return self.refused.get(who, OK)
+
+    def _of_narrow(self, route: str) -> int:
+        is_open = self.refused.get("anonymous", OK) == self.refused.get("reader", OK)
+        if is_open or resource_of(self.path or route.partition(" ")[2]) in ("jobs", "metadata"):
+            return self.refused.get("reader", OK)
+        return 403
 
 
 def case(refused: Mapping[str, int], path: str = "", **more: Any) -> Case:

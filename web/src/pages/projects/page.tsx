@@ -4,6 +4,7 @@ import { KeySquare, Plus, Trash2, UserPlus, UsersRound } from "lucide-react";
 import { useState } from "react";
 import { api, unwrap } from "~/api/client";
 import { keys, meQuery, membersQuery, projectQuery, secretsQuery, usersQuery } from "~/api/queries";
+import type { Member } from "~/api/types";
 import { DataTable } from "~/components/dataTable";
 import { Confirm, FormDialog } from "~/components/forms/dialogs";
 import { Skeleton, Failure, Field, PageHead } from "~/components/parts";
@@ -11,10 +12,12 @@ import { Ago } from "~/components/time";
 import { toast } from "~/components/shell/toasts";
 import { QuotaSection } from "./quota/section";
 import { RetentionSection } from "./retention";
+import { ServiceAccounts } from "./serviceAccounts";
 
 const route = getRouteApi("/shell/projects/$project");
 const ROLES = ["viewer", "member", "admin"] as const;
 type Role = (typeof ROLES)[number];
+const withoutServiceAccounts = (members: Member[]) => members.filter((member) => !member.is_service_account);
 
 export function ProjectPage() {
   const { project: name } = route.useParams();
@@ -61,6 +64,7 @@ export function ProjectPage() {
       <QuotaSection project={name} isAdmin={me?.is_admin === true} />
       <RetentionSection project={name} isAdmin={isAdmin} />
       <Members project={name} isAdmin={isAdmin} />
+      <ServiceAccounts project={name} isAdmin={isAdmin} />
       <Secrets project={name} isAdmin={isAdmin} />
       <Confirm
         title={isLeaving ? `Delete project ${name}?` : null}
@@ -75,7 +79,7 @@ export function ProjectPage() {
 }
 
 function Members({ project, isAdmin }: { project: string; isAdmin: boolean }) {
-  const query = useQuery(membersQuery(project));
+  const query = useQuery({ ...membersQuery(project), select: withoutServiceAccounts });
   const { data: users } = useQuery(usersQuery);
   const [isOpen, setOpen] = useState(false);
   const client = useQueryClient();

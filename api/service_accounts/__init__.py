@@ -1,0 +1,1 @@
+"""Service accounts: users of programs, each of one project."""
