@@ -25,7 +25,7 @@ from trainmaster.spec.errors import suggest
 from api.app import audit
 from api.app.cache import ExpiringCache
 from api.app.fair_use import fair_use_of
-from api.app.token_scopes import RESOURCES, Scope, allows, resource_of
+from api.app.token_scopes import RESOURCES, SCIM, Scope, allows, resource_of
 from api.app.unit_of_work import AppContext, AppContextDep
 from core.db.tables import Job, Membership, Project, Token, User
 from core.domain.errors import Forbidden, NotFound, TokenExpired, TooManyRequests, TrainmasterError, Unauthenticated
@@ -287,7 +287,7 @@ def load_caller(
     if token.last_used_at is None or token.last_used_at < now - _LAST_USED_STEP:
         _note_use(context, token.id, now, client_version)
     is_service_account = user.service_project_id is not None
-    scopes = frozenset(token.scopes)
+    scopes = frozenset(token.scopes) - (frozenset() if user.is_admin else {SCIM})
     caller = Caller(user.id, user.name, is_admin, scopes, token.id, projects, limit, is_service_account)
     return caller, token.expires_at
 

@@ -92,6 +92,7 @@ ROOTS: Final = (
     "protocols.kubeflow.routes",
     "protocols.ray.routes",
     "tensorboard.routes",
+    "protocols.scim.routes",
     "pages",
 )
 _DESCRIPTION: Final = (
@@ -109,7 +110,7 @@ def include_all(app: FastAPI) -> None:
 
 def _include(app: FastAPI, noun: str, prefix: str) -> None:
     router: APIRouter = importlib.import_module(f"api.{noun}").router
-    changes_callers = noun in ("projects", "service_accounts.routes", "users", "tokens")
+    changes_callers = noun in ("projects", "service_accounts.routes", "users", "tokens", "protocols.scim.routes")
     dependencies = [Depends(forget_callers, scope="function")] if changes_callers else []
     app.include_router(router, prefix=prefix, dependencies=dependencies)
 

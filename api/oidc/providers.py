@@ -97,6 +97,7 @@ class OidcProvider(_Model):
     allowed_domains: tuple[Annotated[str, AfterValidator(_domain)], ...] = ()
     # Groups are read at each login, so that this bounds how long a removed member keeps a role.
     session_days: float = Field(default=30.0, gt=0, le=90)
+    scim: bool = False  # it provisions users and groups by SCIM; the groups count in place of those of logins
 
     @model_validator(mode="after")
     def _has_unambiguous_secret(self) -> Self:
@@ -162,6 +163,8 @@ def read_providers(settings: Settings) -> Mapping[str, OidcProvider]:
             if provider.name in providers:
                 mistakes.append(f"{where}, name: another provider has it; each needs its own")
             providers[provider.name] = provider
+    if sum(provider.scim for provider in providers.values()) > 1:
+        mistakes.append("scim: more than one provider has it; one alone can provision users")
     if mistakes:
         raise BadSettings(f"{origin} cannot be used: {'; '.join(mistakes)}. {_EXAMPLE}")
     return providers

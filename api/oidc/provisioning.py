@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any, Final
 
 import structlog
 from sqlalchemy import delete, select
@@ -18,7 +18,7 @@ from sqlalchemy.exc import IntegrityError
 from api.app.unit_of_work import UnitOfWork
 from api.oidc.id_tokens import LoginClaims
 from api.oidc.providers import OidcProvider, ProjectRole
-from core.db.tables import Membership, Project, User, UserIdentity
+from core.db.tables import Membership, Project, ScimResource, User, UserIdentity
 from core.domain.errors import Conflict, Unauthenticated
 from core.ids import new_id
 
@@ -37,7 +37,7 @@ def provision(work: UnitOfWork, provider: OidcProvider, claims: LoginClaims) -> 
     Raises:
         Unauthenticated: the user is disabled.
     """
-    identity = find_identity(work, claims) or _create(work, provider, claims)
+    identity = ensure_identity(work, provider, claims)
     # The lock serialises logins of one user.
     user = work.session.execute(select(User).where(User.id == identity.user_id).with_for_update()).scalar_one()
     if user.disabled_at is not None:
@@ -45,11 +45,45 @@ def provision(work: UnitOfWork, provider: OidcProvider, claims: LoginClaims) -> 
     identity.provider = provider.name
     identity.email = claims.email
     identity.last_login_at = work.now
-    _set_memberships(work, provider, identity, user, provider.roles_of(claims.groups))
-    if provider.has_admin_groups or identity.is_admin_source:
-        _set_admin(work, provider, identity, user, is_admin=provider.grants_admin(claims.groups))
-    work.session.flush()
+    apply_groups(work, provider, identity, user, _groups_of(work, provider, identity, claims))
     return user
+
+
+def ensure_identity(work: UnitOfWork, provider: OidcProvider, claims: LoginClaims) -> UserIdentity:
+    """The identity, with a new user if it is new."""
+    return find_identity(work, claims) or _create(work, provider, claims)
+
+
+def apply_groups(
+    work: UnitOfWork, provider: OidcProvider, identity: UserIdentity, user: User, groups: Collection[str]
+) -> None:
+    """Give the user what the groups give, and take what the identity gave and they do not."""
+    _set_memberships(work, provider, identity, user, provider.roles_of(groups))
+    if provider.has_admin_groups or identity.is_admin_source:
+        _set_admin(work, provider, identity, user, is_admin=provider.grants_admin(groups))
+    work.session.flush()
+
+
+def groups_by_scim(groups: Iterable[Mapping[str, Any]], user_id: str) -> set[str]:
+    """Display names and external ids of the SCIM groups that have the user as a member."""
+    return {
+        str(name)
+        for group in groups
+        if any(member["value"] == user_id for member in group.get("members") or ())
+        for name in (group.get("displayName"), group.get("externalId"))
+        if name
+    }
+
+
+def _groups_of(
+    work: UnitOfWork, provider: OidcProvider, identity: UserIdentity, claims: LoginClaims
+) -> Collection[str]:
+    """Those that the provider provisions; of a user that it does not provision, those of the login."""
+    provisioned = select(ScimResource.id).where(ScimResource.identity_id == identity.id)
+    if not provider.scim or work.session.execute(provisioned).first() is None:
+        return claims.groups
+    bodies = work.session.scalars(select(ScimResource.body).where(ScimResource.kind == "Group"))
+    return groups_by_scim(bodies, identity.user_id)
 
 
 def link(work: UnitOfWork, provider: OidcProvider, subject: str, user: User) -> UserIdentity:
@@ -80,7 +114,7 @@ def revoke_grants(work: UnitOfWork, identity: UserIdentity) -> None:
     work.session.execute(delete(Membership).where(Membership.identity_id == identity.id))
     if identity.is_admin_source:
         user = work.session.execute(select(User).where(User.id == identity.user_id)).scalar_one()
-        if _is_last_admin(work, user):
+        if is_last_admin(work, user):
             raise Conflict(f"{user.name} is the last platform admin; make another user admin first.")
         user.is_admin = False
         identity.is_admin_source = False
@@ -162,7 +196,7 @@ def _set_admin(work: UnitOfWork, provider: OidcProvider, identity: UserIdentity,
         user.is_admin = True
         identity.is_admin_source = True
     elif not is_admin and identity.is_admin_source:
-        if user.is_admin and _is_last_admin(work, user):
+        if user.is_admin and is_last_admin(work, user):
             log.warning("oidc.last_admin_stays", provider=provider.name, user=user.name)
             return
         user.is_admin = False
@@ -172,7 +206,7 @@ def _set_admin(work: UnitOfWork, provider: OidcProvider, identity: UserIdentity,
     work.record_event("user.changed", _actor(provider), data={"user": user.name, "is_admin": is_admin})
 
 
-def _is_last_admin(work: UnitOfWork, user: User) -> bool:
+def is_last_admin(work: UnitOfWork, user: User) -> bool:
     """Locks all admins, in the order in which ``api.users`` does."""
     query = select(User.id).where(User.is_admin, User.disabled_at.is_(None)).order_by(User.id).with_for_update()
     return set(work.session.scalars(query)) == {user.id}

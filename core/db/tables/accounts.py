@@ -52,6 +52,23 @@ class UserIdentity(Base):
     __table_args__ = (Index("uq_user_identities_subject", "issuer", "subject", unique=True),)
 
 
+class ScimResource(Base):
+    """A user or group that an identity provider provisions. ``key``: the lower-case user name or display name, unique
+    in its kind. ``body``: the resource as SCIM writes it, of a group with its members. ``identity_id``: a user's.
+    """
+
+    __tablename__ = "scim_resources"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    kind: Mapped[str]  # User | Group
+    key: Mapped[str]
+    external_id: Mapped[str | None] = mapped_column(index=True)
+    identity_id: Mapped[str | None] = mapped_column(index=True)
+    body: Mapped[dict[str, Any]]
+    created_at: Mapped[datetime]
+    updated_at: Mapped[datetime]
+    __table_args__ = (Index("uq_scim_resources_key", "kind", "key", unique=True),)
+
+
 class Token(Base):
     """A bearer token, of which only the SHA-256 is stored. ``parent_token_id``: the id of the token that created it, or
     that opened it as a browser session; it is revoked with that token. ``project_ids``: the projects that it is limited

@@ -68,6 +68,7 @@ from tests.unit.api_files.permissions.rights_in_kubeflow import KUBEFLOW, furnis
 from tests.unit.api_files.permissions.rights_in_mlflow import MLFLOW, furnish_mlflow
 from tests.unit.api_files.permissions.rights_in_models import MODELS, furnish_models
 from tests.unit.api_files.permissions.rights_in_ray import RAY
+from tests.unit.api_files.permissions.rights_in_scim import SCIM, furnish_scim
 from tests.unit.api_files.permissions.rights_in_studies import STUDIES, furnish_studies
 from tests.unit.api_files.permissions.rights_in_vertex import VERTEX
 from tests.unit.api_files.permissions.rights_in_vertex_records import furnish_records
@@ -208,6 +209,7 @@ ROUTES: dict[str, Case] = {
     **VERTEX,
     **GCS,
     **KUBEFLOW,
+    **SCIM,
     "POST /api/v1/tensorboards": case(VIEWER, json={"jobs": ["job-1"]}),
     # The address is the right: whoever has none is told that it is good no more, with a token or without.
     **{
@@ -295,7 +297,7 @@ def furnish(house: Any) -> None:
         house.add_token(session, "member", "tm_reader", ("read",))
         house.add_token(session, "member", "tm_expired", ("read", "write"), expires_at=house.now - timedelta(days=1))
         house.add_token(session, "root", "tm_plain", ("read", "write"))
-        house.add_project(session, "elsewhere", member="admin")
+        house.add_project(session, "elsewhere", member="member")
         house.add_token(
             session, "member", "tm_elsewhere", ("read", "write", "admin"), project_ids=["project-elsewhere"]
         )
@@ -377,6 +379,8 @@ def furnish(house: Any) -> None:
         furnish_models(session, house.now)
         furnish_endpoints(session, house.now)
         furnish_kubeflow(session)
+        furnish_scim(session, house.now)
+        house.add_token(session, "root", "tm_scim", ("scim",))
         for job_id in ("job-over", "job-doomed", "job-doomed-too"):
             house.add_job(session, job_id, state="succeeded")
         session.flush()
@@ -474,7 +478,7 @@ def make_stage(folder: Path, engine: Engine) -> Iterator[Any]:
         secret_key=SecretStr("k" * 40),
         executor="fake",
         test_fake_executor=True,
-        oidc_providers=SecretStr('[{"name": "lab", "issuer": "https://login.test", "client_id": "x"}]'),
+        oidc_providers=SecretStr('[{"name": "lab", "issuer": "https://login.test", "client_id": "x", "scim": true}]'),
     )
     Base.metadata.create_all(engine)
     sessions = make_sessions(engine)
