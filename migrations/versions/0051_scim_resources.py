@@ -1,7 +1,7 @@
 """Users and groups that an identity provider provisions by SCIM.
 
-Revision ID: 0048
-Revises: 0047
+Revision ID: 0051
+Revises: 0050
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects import postgresql
 
-revision = "0048"
-down_revision = "0047"
+revision = "0051"
+down_revision = "0050"
 branch_labels = None
 depends_on = None
 
