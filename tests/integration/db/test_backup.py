@@ -56,15 +56,15 @@ def target(request, tmp_path):
         return
     if not POSTGRES:
         pytest.skip("needs TRAINMASTER_TEST_DATABASE_URL")
-    server = make_url(POSTGRES).set(drivername="postgresql+psycopg")
+    server, name = make_url(POSTGRES).set(drivername="postgresql+psycopg"), f"trainmaster_restored_{os.getpid()}"
     admin = create_engine(server, isolation_level="AUTOCOMMIT")
     with admin.connect() as connection:
-        connection.execute(text("drop database if exists trainmaster_restored with (force)"))
-        connection.execute(text("create database trainmaster_restored"))
-    url = server.set(database="trainmaster_restored").render_as_string(hide_password=False)
+        connection.execute(text(f"drop database if exists {name} with (force)"))
+        connection.execute(text(f"create database {name}"))
+    url = server.set(database=name).render_as_string(hide_password=False)
     yield Settings(home=home, secret_key="", database_url=url)
     with admin.connect() as connection:
-        connection.execute(text("drop database if exists trainmaster_restored with (force)"))
+        connection.execute(text(f"drop database if exists {name} with (force)"))
     admin.dispose()
 
 
