@@ -242,8 +242,10 @@ async def caller_of_token(request: HTTPConnection, context: AppContext, token: s
     digest = token_digest(token)
     cache: CallerCache = request.app.state.callers
     now = context.clock()
-    caller = cache.get(digest, now)
-    if caller is None:
+    known = cache.get(digest, now)
+    if known is not None:
+        caller = known
+    else:
         version = request.headers.get("trainmaster-client", "")[:_VERSION_LENGTH] or None
         try:
             async with fair_use_of(request).login_attempt(request):

@@ -12,8 +12,9 @@ from trainmaster.wire.admin import CallerIdentity, LoginCodeCreated, LoginExchan
 
 from api.app import audit
 from api.app.fair_use import fair_use_of
+from api.app.token_scopes import Scope
 from api.app.unit_of_work import AppContext, AppContextDep, UnitOfWork
-from api.auth import SESSION_COOKIE, Caller, Reader, Scope, Writer, caller_of_token, refuse_foreign_page
+from api.auth import SESSION_COOKIE, Caller, Reader, Writer, caller_of_token, refuse_foreign_page
 from api.http.routing import new_router
 from core.db.bootstrap import LOGIN_CODE_TTL, add_login_code, add_token
 from core.db.repositories.tokens import expiry_within, lock_parent, revoke

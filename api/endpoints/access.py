@@ -11,7 +11,8 @@ from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 from trainmaster.spec.errors import suggest
 
-from api.auth import Caller, ProjectMembership, Role, Scope, require
+from api.app.token_scopes import Scope
+from api.auth import Caller, ProjectMembership, Role, require
 from core.db.tables import Deployment, Endpoint
 from core.domain.errors import Conflict, NotFound
 

@@ -16,8 +16,9 @@ from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
 from api.app.cache import ExpiringCache
+from api.app.token_scopes import Scope
 from api.app.unit_of_work import AppContext, AppContextDep, UnitOfWork
-from api.auth import Caller, Scope, require
+from api.auth import Caller, require
 from api.http.routing import new_router
 from api.prometheus.limits import home_space, project_limits, volume_space
 from core.db.leases import BEAT, TICK, TICK_DONE, marked_at

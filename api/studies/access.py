@@ -11,7 +11,8 @@ from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
 from api.app import audit
-from api.auth import Caller, ProjectMembership, Role, Scope, require
+from api.app.token_scopes import Scope
+from api.auth import Caller, ProjectMembership, Role, require
 from core.db.tables import Study
 from core.domain.errors import NotFound
 

@@ -14,8 +14,9 @@ from typing import Annotated, Final
 from fastapi import Depends, Request
 from trainmaster.spec import JobSpec
 
+from api.app.token_scopes import Scope
 from api.app.unit_of_work import AppContext, AppContextDep
-from api.auth import Caller, Scope
+from api.auth import Caller
 from api.http.connections import is_proxied
 from api.protocols.gcs import buckets
 from api.protocols.gcs.buckets import Bucket, outermost, volume_of

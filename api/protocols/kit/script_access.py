@@ -11,8 +11,9 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from api.app.audit import note_project
+from api.app.token_scopes import Scope
 from api.app.unit_of_work import AppContext
-from api.auth import Caller, Scope, attempt_or_caller
+from api.auth import Caller, attempt_or_caller
 from core.db.tables import Attempt, Job, Project
 from core.domain.errors import AttemptEnded, NotFound
 from core.domain.ids import AttemptId

@@ -12,8 +12,9 @@ from fastapi import Depends, Request
 from sqlalchemy.orm import Session
 from starlette.responses import Response
 
+from api.app.token_scopes import Scope
 from api.app.unit_of_work import AppContextDep
-from api.auth import Caller, Scope, attempt_or_caller
+from api.auth import Caller, attempt_or_caller
 from api.protocols.kit.errors import AlreadyExists
 from api.protocols.kit.json_values import answer
 from api.protocols.kit.protocol_route import ProtocolRoute

@@ -20,8 +20,9 @@ from sqlalchemy import text
 from sqlalchemy.engine import URL, make_url
 from trainmaster.wire.base import Problem
 
+from api.app.token_scopes import Scope
 from api.app.unit_of_work import AppContext, AppContextDep
-from api.auth import Caller, Scope, attempt_or_caller
+from api.auth import Caller, attempt_or_caller
 from api.http.problems import problem_response
 from api.protocols.kit.script_access import ScriptAccess
 from api.protocols.kit.streams import limiter_of

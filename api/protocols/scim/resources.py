@@ -116,10 +116,10 @@ class Directory:
             total = self.work.session.scalars(select(func.count()).select_from(query.subquery())).one()
             rows = list(self.work.session.scalars(query.offset(start - 1).limit(count)))
         else:
-            condition = ScimFilter[MODELS[kind]](text)
+            condition = _typed(ScimFilter, kind)(text)
             found = [row for row in self.work.session.scalars(query) if condition.match(_model_of(row))]
             total, rows = len(found), found[start - 1 : start - 1 + count]
-        page: ListResponse[Any] = ListResponse[MODELS[kind]](
+        page: ListResponse[Any] = _typed(ListResponse, kind)(
             total_results=total,
             start_index=start,
             items_per_page=len(rows),
@@ -151,8 +151,7 @@ class Directory:
         for operation in body.get("Operations") or ():
             if isinstance(operation, dict) and isinstance(operation.get("value"), dict) and not operation.get("path"):
                 operation["value"].pop("id", None)  # Okta repeats the id of a group
-        model = MODELS[kind]
-        patch = PatchOp[model].model_validate(body, scim_ctx=Context.RESOURCE_PATCH_REQUEST)
+        patch = _typed(PatchOp, kind).model_validate(body, scim_ctx=Context.RESOURCE_PATCH_REQUEST)
         resource = _model_of(row)
         patch.patch(resource)
         self._change(row, resource)
@@ -243,7 +242,7 @@ class Directory:
         self.work.record_event(f"scim.{row.kind.lower()}_{verb}", self.actor, data={"id": row.id, "name": row.key})
 
     def _view(self, row: ScimResource) -> Resource[Any]:
-        resource = _model_of(row)
+        resource: Resource[Any] = _model_of(row)
         resource.meta = Meta(
             resource_type=row.kind, created=row.created_at, last_modified=row.updated_at,
             location=f"{self.base}/{row.kind}s/{row.id}",
@@ -255,8 +254,14 @@ class Directory:
         return self._view(row).model_dump(scim_ctx=Context.RESOURCE_QUERY_RESPONSE, response_parameters=selected)
 
 
+def _typed(generic: Any, kind: str) -> Any:
+    """A generic class of the library for the model of ``kind``, which is known at run time alone."""
+    return generic[MODELS[kind]]
+
+
 def _shown_parts(kind: str, parts: Parts) -> ResponseParameters[Any]:
-    return ResponseParameters[MODELS[kind]].model_validate(parts)
+    shown: ResponseParameters[Any] = _typed(ResponseParameters, kind).model_validate(parts)
+    return shown
 
 
 def _model_of(row: ScimResource) -> Any:

@@ -17,7 +17,7 @@ from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
-from api.auth import Scope
+from api.app.token_scopes import Scope
 from api.protocols.kit.errors import NotServed
 from api.protocols.kit.json_values import answer
 from api.protocols.kit.paging import page_of

@@ -8,8 +8,9 @@ from typing import Annotated, Final
 from fastapi import Depends, Request
 from sqlalchemy.orm import Session
 
+from api.app.token_scopes import Scope
 from api.app.unit_of_work import AppContextDep, UnitOfWork
-from api.auth import Caller, Role, Scope, attempt_or_caller
+from api.auth import Caller, Role, attempt_or_caller
 from api.protocols.kit.script_access import ScriptAccess, ScriptAttempt
 from api.protocols.vertex.names import ANY_LOCATION, Parent, member_of
 from core.db.repositories.vertex_records import RecordScope
