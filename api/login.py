@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Final
+from typing import Final, cast
 
 from fastapi import Request, Response
 from sqlalchemy import select, update
 from starlette.concurrency import run_in_threadpool
 from trainmaster.wire.admin import CallerIdentity, LoginCodeCreated, LoginExchange, SessionOpen, TokenCreated
+from trainmaster.wire.admin import Scope as TokenScope
 
 from api.app import audit
 from api.app.fair_use import fair_use_of
@@ -244,6 +245,6 @@ def identity_of(caller: Caller) -> CallerIdentity:
     return CallerIdentity(
         user=caller.user,
         is_admin=caller.is_admin,
-        scopes=sorted(caller.scopes),
+        scopes=cast("list[TokenScope]", sorted(caller.scopes)),
         projects={member.project: member.role for member in caller.projects.values()},
     )

@@ -10,18 +10,19 @@ import argparse
 import json
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
 from alembic.util import CommandError
 
+from core import file_locks
 from core.db.bootstrap import BadTokenFile, first_admin, prepare_installation
 from core.db.engine import make_engine, make_sessions, unit_of_work
-from core.domain.errors import TrainmasterError
+from core.domain.errors import Conflict, TrainmasterError
 from core.settings import BadSettings, Settings, get_settings
-from embedded.errors import CannotStart
-from embedded.lock import HomeLock
 from migrations import current_revision, downgrade, head_revision, refused_in_a_sentence, upgrade
 from migrations.backup.make_backup import make_backup
 from migrations.backup.restore_backup import restore_backup
@@ -35,7 +36,7 @@ def main() -> int:
     try:
         with refused_in_a_sentence():
             return _perform(arguments, get_settings())
-    except (BadSettings, BadTokenFile, CannotStart) as error:
+    except (BadSettings, BadTokenFile) as error:
         print(error, file=sys.stderr)
     except TrainmasterError as error:
         print(error.sentence, file=sys.stderr)
@@ -98,13 +99,26 @@ def _backup(settings: Settings, arguments: argparse.Namespace) -> int:
 def _restore(settings: Settings, arguments: argparse.Namespace) -> int:
     now = datetime.now(UTC)  # noqa: TID251 - the edge
     passphrase = _passphrase(arguments)
-    lock = HomeLock.take(settings.home)  # no platform may start on the folder meanwhile
-    try:
+    with _no_platform_on(settings.home):
         summary = restore_backup(settings, arguments.file, passphrase, now, replaces=arguments.force)
-    finally:
-        lock.release()
     print(json.dumps(asdict(summary)))
     return 0
+
+
+@contextmanager
+def _no_platform_on(home: Path) -> Iterator[None]:
+    """No embedded platform may run, or start, on the data folder meanwhile: see ``embedded.lock``, which the control
+    plane's image has not.
+    """
+    path = home / "run" / "up.lock"
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        if not file_locks.try_lock(fd):
+            raise Conflict(f"A platform already runs on {home}; stop it with `trainmaster down`, and restore then.")
+        yield
+    finally:
+        os.close(fd)
 
 
 def _check(settings: Settings) -> int:

@@ -41,6 +41,7 @@ while step < int(sys.argv[2]) or not os.path.exists(sys.argv[3]):
 def victims(home: Path) -> dict[str, list[int]]:
     """Pids of the platform's processes and of its jobs' by kind."""
     found: dict[str, list[int]] = {"api": [], "scheduler": [], "runtime": [], "user": []}
+    parents: dict[int, int] = {}
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
@@ -51,12 +52,15 @@ def victims(home: Path) -> dict[str, list[int]]:
             ours = f"TRAINMASTER_HOME={home}".encode() in environ
             if ours and words[1:3] == [b"-m", b"api"]:
                 found["api"].append(int(entry.name))
+                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
             elif ours and words[1:3] == [b"-m", b"scheduler"]:
                 found["scheduler"].append(int(entry.name))
             elif b"trainmaster_runtime" in text and str(home).encode() in text:
                 found["runtime"].append(int(entry.name))
             elif any(word.startswith(b"TRAINMASTER_JOB_ID=") for word in environ) and str(home).encode() in text:
                 found["user"].append(int(entry.name))
+    # The API's process of streams, which it forked, ends with it.
+    found["api"] = [pid for pid in found["api"] if parents[pid] not in parents]
     return found
 
 

@@ -135,9 +135,10 @@ class Served:
         return [point[2] for point in eventually(look, f"{run} does not show")]
 
     def children(self) -> list[int]:
-        """The processes that this API has started."""
+        """The TensorBoards that this API has started."""
         tasks = Path(f"/proc/{self.process.pid}/task")
-        return [int(pid) for task in tasks.iterdir() for pid in (task / "children").read_text().split()]
+        pids = [int(pid) for task in tasks.iterdir() for pid in (task / "children").read_text().split()]
+        return [pid for pid in pids if b"api.tensorboard.viewer" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
 @pytest.fixture
