@@ -9,7 +9,7 @@ import pytest
 
 from core.db.engine import unit_of_work
 from core.db.repositories.metrics.writes import NewMetricObject, StreamKey, add_metrics
-from core.db.tables import Checkpoint, Node, Secret, Token
+from core.db.tables import Checkpoint, Membership, Node, NotificationChannel, Secret, Token, User, Webhook
 
 FILLED = {
     "{job}": "job-1",
@@ -19,6 +19,9 @@ FILLED = {
     "{model}": "digits",
     "{version}": "1",
     "{endpoint}": "sums",
+    "{webhook}": "webhook-1",
+    "{channel}": "channel-1",
+    "{account}": "ci",
 }
 LISTS = (
     "/jobs/job-1/attempts/1/replicas",
@@ -40,6 +43,31 @@ LISTS = (
 def full(house: Any) -> Any:
     """A house with at least three of everything."""
     with unit_of_work(house.sessions) as session:
+        house.add_user(session, "ci@vision")
+        session.get_one(User, "user-ci@vision").service_project_id = "project-vision"
+        session.add(Membership(project_id="project-vision", user_id="user-ci@vision", role="member"))
+        session.add(
+            Webhook(
+                id="webhook-1",
+                project_id="project-vision",
+                url="https://example.com/hook",
+                event_types=["job.*"],
+                ciphertext=b"x",
+                created_by="user-root",
+                created_at=house.now,
+                updated_at=house.now,
+            )
+        )
+        session.add(
+            NotificationChannel(
+                id="channel-1",
+                project_id="project-vision",
+                ciphertext=b"x",
+                shown="ntfy",
+                event_types=["job.*"],
+                created_at=house.now,
+            )
+        )
         for n in range(3):
             at = house.now + timedelta(seconds=n // 2)  # some are equally old
             session.add(
