@@ -92,7 +92,7 @@ function Action({ entry }: { entry: AuditEntry }) {
   if (entry.changes.length === 0) return name;
   return (
     <details>
-      <summary>{name}</summary>
+      <summary className="nowrap">{name}</summary>
       <pre className="wrap">{JSON.stringify(entry.changes, null, 1)}</pre>
     </details>
   );
